@@ -1,0 +1,1 @@
+"""The admin API's messages, shared by sbproxy.admin and sbproxy.client."""

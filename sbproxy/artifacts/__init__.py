@@ -1,0 +1,1 @@
+"""The content-addressed artifact store: fetch, resume, verify, publish, lease, remove."""

@@ -1,0 +1,1 @@
+"""Typed asynchronous client of the admin API, for the CLI and the console only."""

@@ -1,0 +1,1 @@
+"""What sb.yml may say: load, interpolate, check, print, JSON Schema."""

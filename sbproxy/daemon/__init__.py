@@ -1,0 +1,1 @@
+"""Composition root: build everything, run, reload as one transaction, drain, stop."""

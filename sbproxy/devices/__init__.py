@@ -1,0 +1,1 @@
+"""What this machine can hold a model in: CPU memory, NVIDIA cards."""

@@ -1,0 +1,1 @@
+"""Engine drivers: availability, acquisition, argv, process life, exit verdicts."""

@@ -1,0 +1,1 @@
+"""The data plane: OpenAI-compatible requests in, engine and provider answers out."""

@@ -1,0 +1,128 @@
+"""The roles that ``gateway/http`` plays for the pipeline. The pipeline knows these and nothing of sockets.
+
+Header names are lower-case bytes everywhere on the inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+HeaderPairs = Sequence[tuple[bytes, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One whole request: head and body are complete and within the limits.
+
+    ``path`` is the raw path without query, still percent-encoded; ``host`` is lower-case without port ('' if absent);
+    ``received_at`` is ``time.perf_counter()`` at the first byte of the head.
+    """
+
+    method: str
+    path: str
+    query: str
+    host: str
+    headers: HeaderPairs
+    body: bytes = field(repr=False)
+    client_ip: str
+    received_at: float
+
+    def header(self, name: bytes) -> bytes | None:
+        """The first value of a lower-case header name."""
+        for key, value in self.headers:
+            if key == name:
+                return value
+        return None
+
+
+class Exchange(Protocol):
+    """The answering side of one request. Exactly one of ``respond`` or ``start``…``finish``/``abort`` is used.
+
+    When the client leaves, the task that runs the handler is cancelled: wherever it waits, CancelledError is raised.
+    """
+
+    request: Request
+    bytes_out: int
+
+    def respond(self, status: int, headers: HeaderPairs, body: bytes) -> None:
+        """Send a complete answer with Content-Length."""
+        ...
+
+    def start(self, status: int, headers: HeaderPairs) -> None:
+        """Send the head of a streamed answer (chunked, or close-delimited for HTTP/1.0)."""
+        ...
+
+    def write(self, data: bytes) -> None:
+        """Send a piece of the body. Never blocks; call ``drain`` afterwards when ``paused`` is true."""
+        ...
+
+    @property
+    def paused(self) -> bool:
+        """The client's socket is full; wait in ``drain`` before writing more."""
+        ...
+
+    async def drain(self) -> None:
+        """Wait until the client takes bytes again."""
+        ...
+
+    def finish(self) -> None:
+        """End a streamed answer properly."""
+        ...
+
+    def abort(self) -> None:
+        """Cut a streamed answer so that the client can see it is incomplete (no final chunk), and close."""
+        ...
+
+
+Handler = Callable[[Exchange], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """Where to connect. ``tls`` verifies against the system's trust store with ``host`` as server name."""
+
+    host: str
+    port: int
+    tls: bool = False
+
+    @property
+    def authority(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == (443 if self.tls else 80) else f"{host}:{self.port}"
+
+
+class UpstreamResponse(Protocol):
+    """An answer whose head has arrived. Close it, or read it to its end; both give the connection up."""
+
+    status: int
+    headers: HeaderPairs
+
+    def header(self, name: bytes) -> bytes | None: ...
+
+    async def read(self, limit: int) -> bytes:
+        """The whole body; UpstreamBroken when it ends early, UpstreamTooLarge above ``limit`` bytes."""
+        ...
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        """Pieces as they come, reading from the socket only as fast as they are taken; UpstreamBroken on a cut."""
+        ...
+
+    def close(self) -> None:
+        """Close the connection at once if the body is unfinished, so that the engine stops its work. Idempotent."""
+        ...
+
+
+class UpstreamClient(Protocol):
+    """Keep-alive connections to engines and providers."""
+
+    async def send(
+        self, upstream: Upstream, method: str, path: str, headers: HeaderPairs, body: bytes, *, timeout_s: float | None
+    ) -> UpstreamResponse:
+        """Send one request and return when the answer's head is here.
+
+        A connection that dies before any byte of the answer is retried once on a fresh one only when it was a reused
+        idle connection. Raises UpstreamUnreachable, UpstreamTimeout or UpstreamBroken. Cancelling closes the connection.
+        """
+        ...

@@ -1,0 +1,1 @@
+"""Desired state, deployment generations, memory fit, admission and durable jobs."""

@@ -1,0 +1,67 @@
+"""What the model host needs from others, as Protocols; the daemon hands the implementations in."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from sbproxy.artifacts.core.model import ArtifactRecord, ArtifactState, ProgressSink, PullIntent, Snapshot
+from sbproxy.catalog.core.model import ArtifactDigest, PullPolicy, ResolvedArtifact
+from sbproxy.devices.core.model import Machine
+
+
+class ArtifactStore(Protocol):
+    """Blocking; called in worker threads. Implemented by ``sbproxy.artifacts.store.FileArtifactStore``."""
+
+    def state(self, artifact: ResolvedArtifact) -> ArtifactState:
+        """Cheap (sizes, not hashes): what is here of this artifact."""
+        ...
+
+    def ensure(
+        self,
+        artifact: ResolvedArtifact,
+        *,
+        intent: PullIntent,
+        policy: PullPolicy,
+        network: bool = True,
+        progress: ProgressSink | None = None,
+        cancelled: threading.Event | None = None,
+    ) -> Snapshot:
+        """Return a verified snapshot, fetching what is missing. Raises a leaf of ArtifactError; never half publishes.
+
+        A verified cache hit is used under every policy; ``explicit`` overrides ``manual`` (contracts section 50).
+        """
+        ...
+
+    def lease(self, digest: ArtifactDigest) -> AbstractContextManager[None]:
+        """Hold the snapshot against removal by any process while an engine uses it."""
+        ...
+
+    def inventory(self) -> list[ArtifactRecord]:
+        """All verified artifacts, oldest access first."""
+        ...
+
+
+class DeviceInventory(Protocol):
+    """Implemented by ``sbproxy.devices.inventory.MachineInventory``."""
+
+    def probe(self) -> Machine:
+        """Blocking, quick: totals and free bytes at this moment."""
+        ...
+
+
+class HostMetrics(Protocol):
+    """Counters the model host feeds (contracts section 40). Never raises, never blocks."""
+
+    def admission_rejected(self, deployment: str, priority: str, reason: str) -> None: ...
+
+    def launched(self, engine: str, model: str, outcome: str, seconds_to_ready: float | None) -> None: ...
+
+    def ensure_failed(self, reason: str) -> None: ...
+
+    def artifact_error(self, kind: str) -> None: ...
+
+    def evicted(self, reason: str) -> None: ...
+
+    def downloaded(self, fetched_bytes: int, seconds: float, *, failed: bool) -> None: ...

@@ -1,0 +1,1 @@
+"""The Textual console: a client of the admin API and nothing else."""
