@@ -87,6 +87,61 @@ class PickleRefused(ArtifactError):
 
 
 @dataclass(eq=False)
+class PickleUnsafe(ArtifactError):
+    """A pickle variant with the opt-in: it has not passed a supply-chain scan, so it is not used."""
+
+    code: ClassVar[str] = "pickle_unsafe"
+    policy: ClassVar[bool] = True
+    subject: str
+
+    def text(self) -> str:
+        return (
+            f"{self.subject} holds pickle files and this version can't scan them, so it does not fetch or run them;"
+            " choose a safetensors or gguf variant"
+        )
+
+
+@dataclass(eq=False)
+class StartupArtifactNotSelected(ArtifactError):
+    """A start met a cache miss of an artifact whose policy is ``on_demand``."""
+
+    code: ClassVar[str] = "startup_artifact_not_selected"
+    policy: ClassVar[bool] = True
+    subject: str
+
+    def text(self) -> str:
+        model = self.subject.split(":")[0]
+        return (
+            f"{self.subject} is not in the cache and pull: on_demand does not fetch it at start;"
+            f" set pull: on_boot, or run: sbproxy models pull {model}"
+        )
+
+
+@dataclass(eq=False)
+class SourceCredentialInvalid(ArtifactError):
+    """The credential for a source cannot be used as configured. ``reason`` never holds its value."""
+
+    code: ClassVar[str] = "source_credential_invalid"
+    policy: ClassVar[bool] = True
+    source: str
+    reason: str
+
+    def text(self) -> str:
+        return f"the credential for {self.source} cannot be used: {self.reason}"
+
+
+@dataclass(eq=False)
+class PackageToolMissing(ArtifactError):
+    """A ``pypi:`` source needs pip and this interpreter has none."""
+
+    code: ClassVar[str] = "package_tool_missing"
+    executable: str
+
+    def text(self) -> str:
+        return f"{self.executable} has no pip, which pypi: sources need; run: {self.executable} -m ensurepip --upgrade"
+
+
+@dataclass(eq=False)
 class RemovalBlocked(ArtifactError):
     """A protected artifact was asked to go. ``reason``: configured, resident, leased, locked."""
 

@@ -74,3 +74,19 @@ class EngineLaunchFailed(EngineError):
 
     def text(self) -> str:
         return f"engine {self.engine} did not start ({self.verdict}): {self.detail}"
+
+
+@dataclass(eq=False)
+class EngineStopFailed(EngineError):
+    """The process did not end even after SIGKILL; it is still ours and still holds its memory."""
+
+    code: ClassVar[str] = "engine_stop_failed"
+    engine: str
+    pid: int
+    waited_s: float
+
+    def text(self) -> str:
+        return (
+            f"engine {self.engine} (pid {self.pid}) did not end within {self.waited_s:g} s of SIGKILL;"
+            " it still holds its memory"
+        )

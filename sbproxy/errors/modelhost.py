@@ -26,6 +26,31 @@ class UnknownDeployment(ModelHostError):
 
 
 @dataclass(eq=False)
+class InvalidDesired(ModelHostError):
+    """Desired state that this host cannot take on, told by the field at fault."""
+
+    code: ClassVar[str] = "invalid_desired"
+    deployment: str
+    field: str
+    reason: str
+
+    def text(self) -> str:
+        where = f"deployment {self.deployment}: {self.field}" if self.deployment else self.field
+        return f"{where}: {self.reason}"
+
+
+@dataclass(eq=False)
+class UnknownJob(ModelHostError):
+    """No retained job of that id."""
+
+    code: ClassVar[str] = "unknown_job"
+    job_id: str
+
+    def text(self) -> str:
+        return f"there is no job {self.job_id}; it never existed here or was pruned"
+
+
+@dataclass(eq=False)
 class AdmissionRejected(ModelHostError):
     """A request was not admitted. ``reason`` is one of the stable admission reasons of document 1:
 

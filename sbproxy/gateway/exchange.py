@@ -12,9 +12,11 @@ from typing import Protocol
 HeaderPairs = Sequence[tuple[bytes, bytes]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Request:
-    """One whole request: head and body are complete and within the limits.
+    """One whole request: head and body are complete and within the limits. Nobody changes it.
+
+    It is not frozen because that alone costs a microsecond for each request.
 
     ``path`` is the raw path without query, still percent-encoded; ``host`` is lower-case without port ('' if absent);
     ``received_at`` is ``time.perf_counter()`` at the first byte of the head.
@@ -41,6 +43,9 @@ class Exchange(Protocol):
     """The answering side of one request. Exactly one of ``respond`` or ``start``…``finish``/``abort`` is used.
 
     When the client leaves, the task that runs the handler is cancelled: wherever it waits, CancelledError is raised.
+    The server writes ``date``, ``connection``, ``content-length`` and ``transfer-encoding`` itself; giving one of them
+    (or a name or value that would break the head) is a ValueError. The next request of the connection is read when the
+    handler returns.
     """
 
     request: Request
@@ -123,6 +128,8 @@ class UpstreamClient(Protocol):
         """Send one request and return when the answer's head is here.
 
         A connection that dies before any byte of the answer is retried once on a fresh one only when it was a reused
-        idle connection. Raises UpstreamUnreachable, UpstreamTimeout or UpstreamBroken. Cancelling closes the connection.
+        idle connection. ``timeout_s`` bounds the wait for the head and then every wait for more of the body. The client
+        writes ``host``, ``content-length`` and the hop-by-hop headers itself; giving one of them is a ValueError.
+        Raises UpstreamUnreachable, UpstreamTimeout or UpstreamBroken. Cancelling closes the connection.
         """
         ...

@@ -9,6 +9,7 @@ from typing import Protocol
 from sbproxy.artifacts.core.model import ArtifactRecord, ArtifactState, ProgressSink, PullIntent, Snapshot
 from sbproxy.catalog.core.model import ArtifactDigest, PullPolicy, ResolvedArtifact
 from sbproxy.devices.core.model import Machine
+from sbproxy.modelhost.core.jobs import JobId, JobRecord
 
 
 class ArtifactStore(Protocol):
@@ -48,6 +49,20 @@ class DeviceInventory(Protocol):
 
     def probe(self) -> Machine:
         """Blocking, quick: totals and free bytes at this moment."""
+        ...
+
+
+class JobStore(Protocol):
+    """Durable job records. Blocking, safe from any thread. Implemented by ``sbproxy.modelhost.job_store``."""
+
+    def save(self, job: JobRecord) -> None:
+        """Insert, or update what may change of a known id."""
+        ...
+
+    def get(self, job_id: JobId) -> JobRecord | None: ...
+
+    def jobs(self) -> list[JobRecord]:
+        """All retained jobs, oldest first."""
         ...
 
 

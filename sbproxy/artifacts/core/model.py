@@ -94,3 +94,11 @@ class PruneReport:
     orphan_blobs: int
     reclaimed_bytes: int
     before_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """What ``remove`` did. ``removed`` is false when nothing of the artifact was here."""
+
+    removed: bool
+    reclaimed_bytes: int

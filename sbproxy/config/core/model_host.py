@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from sbproxy.config.core.fields import Block, Identifier, Sha256Hex
+from sbproxy.config.core.fields import AbsolutePath, Block, FilePath, Identifier, Name, Sha256Hex
 
 EngineName = Literal["vllm", "sglang", "llama_cpp", "mistralrs"]
 EngineChoice = Literal["auto", "vllm", "sglang", "llama_cpp", "mistralrs"]
@@ -14,50 +14,80 @@ Authority = Literal["file_managed", "admin_managed", "cluster_authority"]
 PullPolicy = Literal["on_boot", "on_demand", "manual"]
 ColdStart = Literal["wait", "reject", "fallback"]
 KvQuant = Literal["auto", "f16", "fp8", "int8", "int4"]
+Gib = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class CacheConfig(Block):
-    """Where verified artifacts live. ``directory`` must be absolute once expanded."""
+    """Where verified artifacts live."""
 
-    directory: str | None = None
-    budget_gib: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    directory: AbsolutePath | None = None
+    """Absolute path of the cache. Default: `$HF_HOME`, /var/lib/sbproxy/models if writable, ~/.cache/sbproxy/models."""
+    budget_gib: Gib | None = None
+    """Size in GiB above which unused artifacts are collected."""
     max_resident_models: Annotated[int, Field(gt=0)] | None = None
+    """How many deployments may be loaded at once."""
 
 
 class EngineConfig(Block):
     """How one engine is provisioned on this machine."""
 
     launch: Literal["binary", "container", "uv"] = "binary"
-    image: str | None = None
-    path: str | None = None
-    version: str | None = None
+    """How the engine runs; `uv` only for vllm and sglang."""
+    image: Annotated[str, Field(min_length=1)] | None = None
+    """Container image with its digest (`name@sha256:...`), only with `launch: container`."""
+    path: FilePath | None = None
+    """The engine's executable; first choice when set. A relative path starts at the directory of this document."""
+    version: Annotated[Name, Field(max_length=128)] | None = None
+    """Exact version to acquire, never `latest`."""
     sha256: Sha256Hex | None = None
+    """SHA-256 that the acquired engine must have."""
     acceleration: Literal["auto", "cuda", "metal", "vulkan", "cpu"] = "auto"
-    shm_size_gib: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Which build of the engine to use."""
+    shm_size_gib: Gib | None = None
+    """Shared memory of the container in GiB, only with `launch: container`."""
 
 
 class DeploymentConfig(Block):
     """One deployment as an operator writes it."""
 
     model: Identifier
+    """Model id of the catalog."""
     variant: Identifier | None = None
+    """Exact variant of the model; without it the first one that runs here is taken."""
     heterogeneous_variants: bool = False
+    """Replicas may run different variants."""
     replicas: Annotated[int, Field(ge=1)] = 1
+    """How many engine processes serve this deployment."""
     tensor_parallel: Annotated[int, Field(ge=1)] | None = None
+    """Devices a replica is split over; the planner decides when unset."""
     required_labels: dict[str, str] = {}
+    """Labels that a node must have."""
     spread_by: list[str] = []
+    """Labels over which replicas are spread, most important first."""
     pull: PullPolicy = "on_demand"
+    """When a missing artifact is fetched; `manual` needs `sbproxy models pull`."""
     warm: bool = False
+    """Start the engine before the configuration becomes active."""
     cold_start: ColdStart | None = None
+    """What a request does when no replica is ready; default `wait`."""
     keep_alive_secs: Annotated[int, Field(ge=0)] | None = None
+    """Seconds without a request after which the engine is stopped; never when unset."""
     max_concurrency: Annotated[int, Field(ge=1)] | None = None
+    """Requests the engine answers at once; 1 when unset."""
     max_queue_depth: Annotated[int, Field(ge=0)] = 128
+    """Requests that may wait; 0 means no queue."""
     queue_timeout_ms: Annotated[int, Field(ge=1)] = 30_000
+    """How long a request may wait, in milliseconds."""
     engine: EngineChoice = "auto"
+    """Engine to run the model with."""
     rollout: Literal["rolling", "recreate"] = "rolling"
+    """Start the new generation before the old one ends (`rolling`), or after (`recreate`)."""
     max_context: Annotated[int, Field(ge=1)] | None = None
+    """Context length of one request in tokens; the catalog's when unset."""
     kv_quant: KvQuant = "auto"
+    """Quantization of the KV cache."""
     extra_args: list[str] = []
+    """Further engine flags, one argv element each, filtered against the engine's allow-list."""
 
     @property
     def concurrency(self) -> int:
@@ -66,15 +96,25 @@ class DeploymentConfig(Block):
 
 
 class ModelHostConfig(Block):
-    """The whole block; every field has the default of contracts section 14."""
+    """Models that this daemon runs itself; every field has the default of contracts section 14."""
 
     authority: Authority = "file_managed"
-    store_path: str | None = None
-    catalog_file: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
+    """Which system owns the deployments."""
+    store_path: FilePath | None = None
+    """Store of admin-managed deployments."""
+    catalog_file: FilePath | None = None
+    """Catalog v2 document that replaces the built-in one; a relative path starts at the directory of this document."""
     max_parallel_prepares: Annotated[int, Field(gt=0)] = 2
-    safety_margin: Annotated[float, Field(ge=0, lt=1)] = 0.10
+    """How many deployments are pulled and started at the same time."""
+    safety_margin: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = 0.10
+    """Share of the memory estimate that is added on top of it."""
     shutdown_deadline_ms: Annotated[int, Field(gt=0)] = 30_000
+    """How long a drain may take before engines are ended, in milliseconds."""
     handoff_timeout_ms: Annotated[int, Field(ge=1, le=86_400_000)] = 60_000
+    """How long a rolling replacement may take, in milliseconds."""
     cache: CacheConfig = CacheConfig()
+    """The artifact cache."""
     engines: dict[EngineName, EngineConfig] = {}
+    """Provisioning by engine name."""
     deployments: dict[Identifier, DeploymentConfig] = {}
+    """Deployment id to its definition."""

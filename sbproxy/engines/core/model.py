@@ -36,7 +36,10 @@ class Availability:
 
 @dataclass(frozen=True, slots=True)
 class EngineBinary:
-    """An executable on this machine. ``flags`` is every long or short option its own --help names."""
+    """An executable on this machine. ``flags`` is every long or short option its own --help names.
+
+    ``valued`` are those options that are followed by a value.
+    """
 
     engine: str
     program: Path
@@ -44,6 +47,7 @@ class EngineBinary:
     version: str
     method: AcquisitionMethod
     flags: frozenset[str] = field(repr=False)
+    valued: frozenset[str] = field(default=frozenset(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)

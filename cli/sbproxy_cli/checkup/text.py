@@ -1,0 +1,89 @@
+"""The doctor's report for people: blocks in the order of contracts section 10."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sbproxy_cli.sizes import human_size
+
+
+def blocks(report: Mapping[str, Any]) -> list[str]:
+    """Lines; a block begins at the left margin, its facts are indented."""
+    return [
+        *_block("host", _host(report)),
+        *_block("build capabilities", [_yes(name, on) for name, on in report["features"].items()]),
+        *_block("extensions", [f"scope {report['extensions']['scope']['mode']}"]),
+        *_block("devices", [_gpu(each) for each in report["gpus"]] or ["no accelerator; models run on the CPU"]),
+        *_block("drivers", [f"{name} {value or 'absent'}" for name, value in report["drivers"].items()]),
+        *_block("engines", [line for each in report["engines"] for line in _engine(each)]),
+        *_block("containers", _containers(report)),
+        *_block("cache", _cache(report)),
+        *_block("verdict", _verdict(report)),
+    ]
+
+
+def _block(title: str, facts: list[str]) -> list[str]:
+    return [title, *[f"  {fact}" for fact in facts]]
+
+
+def _yes(name: str, on: bool) -> str:
+    return f"{name} {'yes' if on else 'no'}"
+
+
+def _host(report: Mapping[str, Any]) -> list[str]:
+    host, shared = report["host"], report["shared_memory"]
+    facts = [
+        f"{host['os']} {host['arch']}, {host['cpu_count']} CPUs, {human_size(host['total_ram_bytes'])} memory",
+        f"python {report['python']['version']}",
+    ]
+    if shared["total_bytes"]:
+        facts.append(f"shared memory {human_size(shared['available_bytes'])} free in {shared['path']}")
+    return facts
+
+
+def _gpu(gpu: Mapping[str, Any]) -> str:
+    room = f"{human_size(gpu['free_bytes'])} of {human_size(gpu['total_bytes'])} free"
+    capability = f", compute {gpu['compute_capability']}" if gpu["compute_capability"] else ""
+    return f"{gpu['index']} {gpu['vendor']} {gpu['name']}, {room}{capability}"
+
+
+def _engine(engine: Mapping[str, Any]) -> list[str]:
+    version = f" {engine['version']}" if engine["version"] else ""
+    lines = [f"{engine['engine']}{version}: {engine['availability']} - {engine['reason']}"]
+    return [*lines, *[f"  {way['method']}: {way['detail']}" for way in engine["acquisition"]]]
+
+
+def _containers(report: Mapping[str, Any]) -> list[str]:
+    found = report["containers"]
+    reachable = ", daemon answers" if found["daemon_reachable"] else ""
+    return [f"runtime {report['container_runtime'] or 'none'}{reachable}"]
+
+
+def _cache(report: Mapping[str, Any]) -> list[str]:
+    exists = "exists" if report["model_cache_exists"] else "will be made at the first pull"
+    free = report["model_cache_free_bytes"]
+    facts = [f"{report['model_cache_dir']} ({exists})"]
+    if free is not None:
+        facts.append(f"{human_size(free)} free")
+    budget = report["cache_budget_check"]
+    if budget is not None:
+        facts.append(f"budget {budget['budget_gib']} GiB: {'enough' if budget['sufficient'] else 'not enough'} room")
+    hub = report["huggingface"]
+    token = "a token is set" if hub["token_present"] else "no token"
+    facts.append(f"model hub {hub['endpoint']}: {'reachable' if hub['reachable'] else 'not reachable'}, {token}")
+    return [*facts, *[f"foreign cache {each['source']}: {each['path']}" for each in report["foreign_model_caches"]]]
+
+
+def _verdict(report: Mapping[str, Any]) -> list[str]:
+    serving = report["local_serving"]
+    lines = [_model(entry) for entry in report["serve_entries"]]
+    lines.append("ready to serve models" if serving["ready"] else "not ready")
+    lines += [f"blocker: {each}" for each in serving["blockers"]]
+    return [*lines, serving["recommendation"]] if serving["recommendation"] else lines
+
+
+def _model(entry: Mapping[str, Any]) -> str:
+    if not entry["runnable"]:
+        return f"{entry['reference']}: cannot run - {entry['blocker']}"
+    return f"{entry['reference']}: {entry['fit']['verdict']}, engine {entry['engine']}"

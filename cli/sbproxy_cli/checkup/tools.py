@@ -1,0 +1,109 @@
+"""Probes outside of our own rooms: programs on PATH, shared memory, the model hub. Each is short and bounded."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import shutil
+import socket
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+PROBE_TIMEOUT_S = 2.0
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the kernel's mount, nothing of ours is written there
+DEFAULT_HUB = "https://huggingface.co"
+
+
+def programs() -> dict[str, Any]:
+    """container_runtime, containers, package_managers, git, python, nvidia_smi (contracts section 10)."""
+    docker, podman = shutil.which("docker"), shutil.which("podman")
+    git = shutil.which("git")
+    return {
+        "nvidia_smi": shutil.which("nvidia-smi"),
+        "container_runtime": "docker" if docker else "podman" if podman else None,
+        "containers": {
+            "docker": docker is not None,
+            "podman": podman is not None,
+            "daemon_reachable": _docker_answers(),
+        },
+        "package_managers": {"brew": shutil.which("brew") is not None, "apt": shutil.which("apt-get") is not None},
+        "git": {"path": git, "version": _git_version(git)},
+        "python": {
+            "version": platform.python_version(),
+            "pip": importlib.util.find_spec("pip") is not None,
+            "uv": shutil.which("uv") is not None,
+        },
+    }
+
+
+def shared_memory() -> dict[str, Any]:
+    try:
+        room = os.statvfs(SHARED_MEMORY)
+    except OSError:
+        return {"path": str(SHARED_MEMORY), "total_bytes": None, "available_bytes": None}
+    return {
+        "path": str(SHARED_MEMORY),
+        "total_bytes": room.f_blocks * room.f_frsize,
+        "available_bytes": room.f_bavail * room.f_frsize,
+    }
+
+
+def hub(environ: Mapping[str, str]) -> dict[str, Any]:
+    """Whether a TCP connection to the model hub can be made; nothing is asked of it and no token is sent."""
+    endpoint = environ.get("HF_ENDPOINT") or DEFAULT_HUB
+    token = environ.get("HF_TOKEN") or environ.get("HUGGING_FACE_HUB_TOKEN")
+    return {"endpoint": endpoint, "token_present": bool(token), "reachable": _connects(endpoint)}
+
+
+def foreign_caches(home: Path) -> list[dict[str, Any]]:
+    """Model folders of other programs, if they are here. Nothing of them is read."""
+    known = {
+        "ollama": home / ".ollama" / "models",
+        "lm-studio": home / ".lmstudio" / "models",
+        "hf hub": home / ".cache" / "huggingface" / "hub",
+    }
+    return [{"source": source, "path": str(path)} for source, path in known.items() if path.is_dir()]
+
+
+def free_bytes(folder: Path) -> int | None:
+    """Free room on the file system that holds ``folder``, or would hold it."""
+    for place in (folder, *folder.parents):
+        try:
+            return shutil.disk_usage(place).free
+        except OSError:
+            continue
+    return None
+
+
+def _git_version(git: str | None) -> str | None:
+    if git is None:
+        return None
+    try:
+        asked = subprocess.run([git, "--version"], capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return asked.stdout.strip().removeprefix("git version ")[:64] or None
+
+
+def _docker_answers() -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(PROBE_TIMEOUT_S)
+        try:
+            probe.connect("/var/run/docker.sock")
+        except OSError:
+            return False
+    return True
+
+
+def _connects(endpoint: str) -> bool:
+    try:
+        parts = urlsplit(endpoint)
+        address = (parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80))
+        with socket.create_connection(address, timeout=PROBE_TIMEOUT_S):
+            return True
+    except (OSError, ValueError):
+        return False

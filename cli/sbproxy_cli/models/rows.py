@@ -1,0 +1,119 @@
+"""What `models list` and `models show` say of a model on this machine: variant, fit and cache state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from sbproxy.artifacts.core.model import Corrupt, Missing, Partial, Ready
+from sbproxy.config.core.model_host import DeploymentConfig
+from sbproxy.errors.catalog import CatalogError, NoCompatibleVariant
+
+if TYPE_CHECKING:
+    from sbproxy.artifacts.core.model import ArtifactState
+    from sbproxy.catalog.core.model import CatalogModel, ResolvedArtifact
+    from sbproxy.modelhost.core.gguf import ModelShape
+    from sbproxy.modelhost.core.status import MemoryEstimate
+    from sbproxy_cli.local import Local
+
+Fit = Literal["fits", "too-large", "capability-refused", "unknown"]
+GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRow:
+    """One model of the catalog. ``artifact`` is None where no variant can run here; ``refusal`` then says why."""
+
+    model: CatalogModel
+    artifact: ResolvedArtifact | None
+    refusal: str | None
+    fit: Fit
+    memory: MemoryEstimate | None
+    status: str
+
+    @property
+    def estimated_gib(self) -> float | None:
+        return None if self.memory is None else round(self.memory.total_bytes / GIB, 2)
+
+    def fields(self) -> dict[str, Any]:
+        """The row of ``models.list`` (contracts section 9)."""
+        variant = self.artifact.variant if self.artifact else None
+        return {
+            "id": self.model.id,
+            "params": self.model.params,
+            "license": self.model.license,
+            "family": self.model.family,
+            "modality": self.model.modality,
+            "quants": [each.quant for each in self.model.variants],
+            "selected_variant": variant.id if variant else None,
+            "format": variant.format if variant else None,
+            "stability": variant.stability if variant else None,
+            "exact_size_bytes": variant.total_size_bytes if variant else None,
+            "engine": self.artifact.engine if self.artifact else None,
+            "fit": self.fit,
+            "estimated_vram_gib": self.estimated_gib,
+            "status": self.status,
+        }
+
+
+def model_rows(local: Local) -> list[ModelRow]:
+    """Every model of the catalog, in its order."""
+    return [model_row(local, model) for model in local.foundation.catalog.models.values()]
+
+
+def model_row(local: Local, model: CatalogModel) -> ModelRow:
+    """One model: the variant that this machine would take, whether it fits, and what the cache holds of it."""
+    try:
+        artifact = local.resolve(model.id, None, "auto")
+    except CatalogError as error:
+        fit: Fit = "capability-refused" if isinstance(error, NoCompatibleVariant) else "unknown"
+        return ModelRow(model, None, str(error), fit, None, "not-pulled")
+    memory, fit = fit_of(local, artifact, DeploymentConfig(model=model.id))
+    return ModelRow(model, artifact, None, fit, memory, status_word(local.foundation.store.state(artifact)))
+
+
+def status_word(state: ArtifactState) -> str:
+    """The STATUS column."""
+    match state:
+        case Ready():
+            return "cached"
+        case Partial():
+            return "partial"
+        case Corrupt():
+            return "damaged"
+        case Missing():
+            return "not-pulled"
+
+
+def fit_of(local: Local, artifact: ResolvedArtifact, deployment: DeploymentConfig) -> tuple[MemoryEstimate | None, Fit]:
+    """What this deployment would be told at a start: the model host's own estimate, device choice and gate."""
+    from sbproxy.modelhost.core.device_choice import candidates
+    from sbproxy.modelhost.core.memory_fit import estimate, refusal
+    from sbproxy.modelhost.demand import demand_of
+
+    host = local.host
+    engine = next((each for name, each in host.engines.items() if name == artifact.engine), None)
+    requirements = artifact.variant.requirements
+    allowed = candidates(local.machine, requirements.accelerators, engine.acceleration if engine else "auto")
+    if not allowed:
+        return None, "capability-refused"
+    demand = demand_of(artifact, deployment, _shape(local, artifact))
+    need = estimate(demand, (allowed[0].index,), host.safety_margin)
+    best = allowed[0]
+    refused = refusal(artifact.model.id, need, best, best.free_bytes, requirements.min_memory_bytes)
+    return need, "too-large" if refused else "fits"
+
+
+def _shape(local: Local, artifact: ResolvedArtifact) -> ModelShape | None:
+    """The header of a cached GGUF file; without it the KV cache is unknown and the estimate a lower bound."""
+    from sbproxy.modelhost.core.gguf import GgufProblem
+    from sbproxy.modelhost.demand import weight_file
+    from sbproxy.modelhost.gguf_header import read_shape
+
+    state = local.foundation.store.state(artifact)
+    if not isinstance(state, Ready) or artifact.variant.format != "gguf":
+        return None
+    try:
+        return read_shape(state.snapshot / weight_file(artifact.variant))
+    except (GgufProblem, OSError):
+        return None

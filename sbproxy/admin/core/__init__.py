@@ -1,0 +1,1 @@
+"""What the admin API decides without touching a socket or a clock."""

@@ -1,0 +1,95 @@
+"""``/admin/model-host/jobs``: list, detail, the stream of one job and the stream of all (contracts section 18)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from dataclasses import replace
+from typing import cast
+
+from aiohttp import web
+
+from sbproxy.admin import views
+from sbproxy.admin.event_stream import EventStreams, Item, StreamEvent, StreamGap, last_event_id
+from sbproxy.admin.model_host import PREFIX
+from sbproxy.admin.ports import AdminDeps
+from sbproxy.admin.replies import refuse, reply
+from sbproxy.api.model_host import JobAnswer, JobsAnswer
+from sbproxy.errors.admin import InvalidJobId
+from sbproxy.errors.modelhost import UnknownJob
+from sbproxy.modelhost.core.jobs import TERMINAL, JobId, JobRecord
+from sbproxy.modelhost.job_feed import Gap, JobEvent
+
+_ULID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
+
+
+class JobRoutes:
+    def __init__(self, deps: AdminDeps, streams: EventStreams) -> None:
+        self._jobs = deps.jobs
+        self._streams = streams
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get(f"{PREFIX}/jobs", self.index),
+            # Before the detail route: "stream" is no ULID.
+            web.get(f"{PREFIX}/jobs/stream", self.stream_all, allow_head=False),
+            web.get(f"{PREFIX}/jobs/{{id}}", self.detail),
+            web.get(f"{PREFIX}/jobs/{{id}}/stream", self.stream_one, allow_head=False),
+        ]
+
+    async def index(self, _request: web.Request) -> web.Response:
+        return reply(JobsAnswer(jobs=[views.job(record) for record in await self._jobs.list()]))
+
+    async def detail(self, request: web.Request) -> web.Response:
+        try:
+            record = await self._jobs.get(_job_id(request))
+        except UnknownJob as error:
+            return _unknown(error)
+        return reply(JobAnswer(job=views.job(record)))
+
+    async def stream_all(self, request: web.Request) -> web.StreamResponse:
+        """What is kept after ``Last-Event-ID``, then every change; ends only with the listener or the reader."""
+        return await self._streams.serve(request, self._items(None, last_event_id(request)))
+
+    async def stream_one(self, request: web.Request) -> web.StreamResponse:
+        """As :meth:`stream_all` for one job, and ends after its terminal state.
+
+        A job that the feed has nothing (more) to say about, because it ended before this process or before the
+        reader's last event, is shown from the durable record instead.
+        """
+        job_id, after = _job_id(request), last_event_id(request)
+        try:
+            await self._jobs.get(job_id)
+        except UnknownJob as error:
+            return _unknown(error)
+
+        async def finished() -> StreamEvent | None:
+            record = await self._jobs.get(job_id)
+            return _event(None, record) if record.state in TERMINAL else None
+
+        return await self._streams.serve(request, self._items(job_id, after), finished)
+
+    async def _items(self, job_id: JobId | None, after: int | None) -> AsyncIterator[Item]:
+        async with aclosing(cast("AsyncGenerator[JobEvent | Gap, None]", self._jobs.follow(job_id, after))) as events:
+            async for event in events:
+                if isinstance(event, Gap):
+                    yield StreamGap(event.first, event.last)
+                else:
+                    sent = _event(event.sequence, event.job)
+                    yield sent if job_id is not None else replace(sent, last=False)
+
+
+def _job_id(request: web.Request) -> JobId:
+    text = request.match_info["id"]
+    if not _ULID.fullmatch(text):
+        raise InvalidJobId(text[:64])
+    return JobId(text)
+
+
+def _unknown(error: UnknownJob) -> web.Response:
+    return refuse(404, str(error), code=error.code, extra={"job_id": error.job_id})
+
+
+def _event(number: int | None, record: JobRecord) -> StreamEvent:
+    return StreamEvent(number, views.job(record).model_dump_json().encode(), last=record.state in TERMINAL)

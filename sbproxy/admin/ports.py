@@ -1,0 +1,166 @@
+"""What the admin API needs of the daemon, as Protocols. The composition root hands the implementations in."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from sbproxy.artifacts.core.model import ArtifactRecord
+from sbproxy.catalog.core.model import Catalog
+from sbproxy.config.core.document import AdminConfig
+from sbproxy.modelhost.core.jobs import JobId, JobRecord
+from sbproxy.modelhost.core.status import StatusRow
+from sbproxy.modelhost.job_feed import Gap, JobEvent
+from sbproxy.observe.core.record import RequestRecord
+from sbproxy.observe.core.request_filter import RequestFilter
+from sbproxy.observe.request_log import RequestFollower
+
+HealthState = Literal["healthy", "degraded", "unhealthy", "not_configured"]
+
+
+@dataclass(frozen=True, slots=True)
+class DesiredState:
+    """The deployment map and who owns it. ``revision`` and ``content_digest`` only under ``admin_managed``."""
+
+    authority: str
+    deployments: Mapping[str, Mapping[str, Any]]
+    revision: int | None = None
+    content_digest: str | None = None
+
+    @property
+    def read_only(self) -> bool:
+        return self.authority != "admin_managed"
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """The verified artifacts of this machine; ``cache_root`` is None without a model host."""
+
+    cache_root: str | None
+    artifacts: Sequence[ArtifactRecord]
+
+
+@dataclass(frozen=True, slots=True)
+class ResetDone:
+    """What ``reset`` left: the replica's state, and the job that recorded it."""
+
+    state: str
+    job_id: JobId | None
+
+
+class ModelHostControl(Protocol):
+    """The model host as an operator handles it. Actions raise a leaf of ModelHostError and return quickly."""
+
+    def status(self) -> Sequence[StatusRow]: ...
+
+    def runtime_revision(self) -> int:
+        """Grows with every published desired state."""
+        ...
+
+    def desired_state(self) -> DesiredState: ...
+
+    def catalog(self) -> Catalog: ...
+
+    async def load(self, deployment: str) -> JobId:
+        """Start a deployment, or confirm that it is ready; the work goes on in the job."""
+        ...
+
+    async def stop(self, deployment: str) -> JobId:
+        """Drain, then stop; the work goes on in the job."""
+        ...
+
+    async def reset(self, deployment: str) -> ResetDone:
+        """Clear a retained failure."""
+        ...
+
+    async def inventory(self) -> Inventory: ...
+
+
+class Jobs(Protocol):
+    """Durable jobs and their events. Implemented by ``sbproxy.modelhost.job_desk.JobDesk``."""
+
+    async def get(self, job_id: JobId) -> JobRecord:
+        """Raises UnknownJob."""
+        ...
+
+    async def list(self) -> Sequence[JobRecord]:
+        """Oldest first."""
+        ...
+
+    def follow(self, job_id: JobId | None, after: int | None) -> AsyncIterator[JobEvent | Gap]:
+        """An asynchronous generator: what is kept after sequence ``after`` (None: all), then what comes."""
+        ...
+
+
+class RequestReader(Protocol):
+    """The ring of finished requests."""
+
+    max_entries: int
+
+    def page(self, wanted: RequestFilter) -> list[RequestRecord]: ...
+
+    def follow(self, after: int | None = None) -> RequestFollower: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ReloadOutcome:
+    """A load that took effect. ``loaded_at`` is Unix seconds; ``degraded`` names what did not come with it."""
+
+    config_revision: str
+    loaded_at: float
+    degraded: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DriftReport:
+    """The file beside what was loaded from it."""
+
+    config_path: str
+    loaded_revision: str
+    loaded_content_hash: str
+    on_disk_content_hash: str
+    on_disk_size_bytes: int
+
+
+class Reloader(Protocol):
+    """The one reload transaction of the process."""
+
+    config_path: str | None
+
+    async def reload(self) -> ReloadOutcome:
+        """Raises ReloadInFlight, ReloadUnavailable, or whatever refused the candidate; then nothing has changed."""
+        ...
+
+    async def drift(self) -> DriftReport:
+        """Raises ReloadUnavailable or ConfigUnreadable."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentHealth:
+    """One component as the probes show it (contracts section 42). Only ``unhealthy`` fails a probe."""
+
+    name: str
+    status: HealthState
+    detail: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AdminDeps:
+    """Everything that the admin application is built from. Streams beyond ``max_streams`` are refused."""
+
+    config: AdminConfig
+    host: ModelHostControl
+    jobs: Jobs
+    requests: RequestReader
+    reloader: Reloader
+    health: Callable[[], Sequence[ComponentHealth]]
+    metrics_text: Callable[[], bytes]
+    build_hash: str = "unknown"
+    started_at: float = field(default_factory=time.time)
+    now: Callable[[], float] = time.time
+    monotonic: Callable[[], float] = time.monotonic
+    heartbeat_s: float = 15.0
+    max_streams: int = 32

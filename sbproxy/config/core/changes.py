@@ -1,0 +1,37 @@
+"""What a reload cannot apply: listeners and the admin block (contracts section 0, row 13)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import BaseModel
+
+from sbproxy.config.core.document import SbConfig
+from sbproxy.config.core.tree import KeyPath, render
+
+RESTART_REQUIRED: tuple[KeyPath, ...] = (
+    ("proxy", "http_bind_port"),
+    ("proxy", "bind_address"),
+    ("proxy", "admin"),
+)
+
+
+def restart_required(running: SbConfig, candidate: SbConfig) -> tuple[str, ...]:
+    """Key paths that differ and need a restart, in the order of the document; empty when a reload will do."""
+    found: list[str] = []
+    for path in RESTART_REQUIRED:
+        before: Any = running
+        after: Any = candidate
+        for step in path:
+            before, after = getattr(before, str(step)), getattr(after, str(step))
+        found.extend(render(changed) for changed in _differences(before, after, path))
+    return tuple(found)
+
+
+def _differences(before: Any, after: Any, path: KeyPath) -> Iterator[KeyPath]:
+    if isinstance(before, BaseModel) and isinstance(after, BaseModel):
+        for name in type(before).model_fields:
+            yield from _differences(getattr(before, name), getattr(after, name), (*path, name))
+    elif before != after:
+        yield path

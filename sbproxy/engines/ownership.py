@@ -1,0 +1,199 @@
+"""Durable records of the engine processes that a daemon started, so that the next one can end its orphans.
+
+A record is written before the fork and completed by the shim before exec. Only a process whose pid *and* start
+fingerprint match a record whose owner is gone is ever signalled. Contracts section 20.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import secrets
+import shutil
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sbproxy.engines.shim import ON_LINUX, start_fingerprint
+
+TOKEN_VARIABLE = "SBPROXY_ENGINE_TOKEN"  # noqa: S105
+DIRECTORY_VARIABLE = "SBPROXY_ENGINE_OWNERSHIP_DIR"
+REAP_WAIT_S = 10.0
+MAX_RECORD_BYTES = 16 * 1024
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessIdentity:
+    """A pid and what tells that process from a later one with the same pid."""
+
+    pid: int
+    start: str
+
+    @property
+    def alive(self) -> bool:
+        return start_fingerprint(self.pid) == self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """One open record. ``token`` also stands in the engine's environment and names its run folder."""
+
+    record: Path
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReapedEngine:
+    """An orphan that was ended: whose it was, and whether it is gone (false: it did not die in time)."""
+
+    pid: int
+    engine: str
+    deployment: str
+    generation: int
+    ended: bool
+
+
+def ownership_directory(environ: Mapping[str, str], engines_root: Path) -> Path:
+    """Where records live: ``SBPROXY_ENGINE_OWNERSHIP_DIR``, else beside the engines."""
+    configured = environ.get(DIRECTORY_VARIABLE)
+    return Path(configured) if configured else engines_root / "ownership"
+
+
+class OwnershipLedger:
+    """The records of one folder; several daemons may share it, each touches only what has no living owner.
+
+    Blocking. ``open`` raises OSError when the folder cannot be written.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def open(self, *, engine: str, deployment: str, generation: int, program_sha256: str, run_root: Path) -> Ticket:
+        """Write who is about to start what, before it exists."""
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        ticket_token = secrets.token_hex(16)
+        record = self._directory / f"{ticket_token}.json"
+        pid = os.getpid()
+        content = {
+            "version": 1,
+            "token": ticket_token,
+            "engine": engine,
+            "deployment": deployment,
+            "generation": generation,
+            "program_sha256": program_sha256,
+            "run_root": str(run_root),
+            "owner": asdict(ProcessIdentity(pid, start_fingerprint(pid) or "")),
+            "child": None,
+        }
+        partial = record.with_suffix(".tmp")
+        with partial.open("w", encoding="utf-8") as file:
+            json.dump(content, file)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(record)
+        return Ticket(record, ticket_token)
+
+    def close(self, ticket: Ticket) -> None:
+        """Forget a process that has ended."""
+        ticket.record.unlink(missing_ok=True)
+
+    def reap_orphans(self) -> list[ReapedEngine]:
+        """End every engine whose daemon is gone, wait for its end, and delete its record and run folder."""
+        reaped: list[ReapedEngine] = []
+        for path in sorted(self._directory.glob("*.json")):
+            record = _read(path)
+            if record is None:
+                log.warning("engine ownership record %s is unreadable; it is ignored", path.name)
+                continue
+            owner = ProcessIdentity(int(record["owner"]["pid"]), str(record["owner"]["start"]))
+            if owner.alive:
+                continue
+            survivors = _end(record)
+            reaped += [_reaped(record, pid, ended) for pid, ended in survivors]
+            if all(ended for _, ended in survivors):
+                _remove_run_folder(record)
+                path.unlink(missing_ok=True)
+        return reaped
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        text = path.read_text(encoding="utf-8")[:MAX_RECORD_BYTES]
+        record = json.loads(text)
+        int(record["owner"]["pid"]), record["owner"]["start"], str(record["token"]), int(record["generation"])
+        if record["child"] is not None:
+            int(record["child"]["pid"]), record["child"]["start"], int(record["child"]["pgid"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _end(record: Mapping[str, Any]) -> list[tuple[int, bool]]:
+    """(pid, whether it is gone) of every process of this record that still ran."""
+    child = record["child"]
+    targets: list[ProcessIdentity] = []
+    if child is not None:
+        leader = ProcessIdentity(int(child["pid"]), str(child["start"]))
+        if leader.alive:
+            targets.append(leader)
+    # Also what the engine itself started, and a shim that had no time to complete the record.
+    targets += [each for each in _marked(str(record["token"])) if each not in targets]
+    for target in targets:
+        _kill(target)
+    deadline = time.monotonic() + REAP_WAIT_S
+    while any(target.alive for target in targets) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return [(target.pid, not target.alive) for target in targets]
+
+
+def _marked(token: str) -> Iterator[ProcessIdentity]:
+    """Live processes whose environment carries the token; only Linux shows it, and only of our own user."""
+    if not ON_LINUX:
+        return
+    needle = f"{TOKEN_VARIABLE}={token}".encode()
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            if needle not in (folder / "environ").read_bytes().split(b"\0"):
+                continue
+        except OSError:
+            continue
+        start = start_fingerprint(int(folder.name))
+        if start is not None:
+            yield ProcessIdentity(int(folder.name), start)
+
+
+def _kill(target: ProcessIdentity) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        if not hasattr(os, "pidfd_open"):
+            if target.alive:
+                os.kill(target.pid, signal.SIGKILL)
+            return
+        # The descriptor pins the process, so that the pid cannot pass to another one between check and kill.
+        descriptor = os.pidfd_open(target.pid)
+        try:
+            if target.alive:
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        finally:
+            os.close(descriptor)
+
+
+def _reaped(record: Mapping[str, Any], pid: int, ended: bool) -> ReapedEngine:
+    return ReapedEngine(pid, str(record["engine"]), str(record["deployment"]), int(record["generation"]), ended)
+
+
+def _remove_run_folder(record: Mapping[str, Any]) -> None:
+    """The folder with the dead engine's key: it carries the token in its name."""
+    token = str(record["token"])
+    for folder in Path(str(record["run_root"])).glob(f"*-{token}"):
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,252 @@
+"""The life of one engine process: start, readiness, exit verdict, stop.
+
+A fresh port and key, an own session, a cleared environment, a shim that ties it to the daemon (``shim``), a bounded
+output tail. What the command line says is the driver's decision, why it ended is ``core.verdict``'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sbproxy.engines import shim
+from sbproxy.engines.core.model import Endpoint, EngineBinary, ExitKind, ExitVerdict, LaunchSpec
+from sbproxy.engines.core.verdict import Redaction, decide_verdict
+from sbproxy.engines.output import OutputTail
+from sbproxy.engines.ownership import TOKEN_VARIABLE, OwnershipLedger, Ticket
+from sbproxy.engines.readiness import is_healthy, is_ours
+from sbproxy.errors.engines import EngineLaunchFailed, EngineStopFailed
+
+HOST = "127.0.0.1"
+PORT_ATTEMPTS = 3
+KILL_WAIT_S = 10.0
+PROBE_TIMEOUT_S = 1.0
+FIRST_PROBE_PAUSE_S, MAX_PROBE_PAUSE_S = 0.02, 0.25
+OUTPUT_WAIT_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What to start. ``arguments`` makes the command line for a port, an alias and a key file."""
+
+    binary: EngineBinary
+    spec: LaunchSpec
+    arguments: Callable[[int, str, Path], tuple[str, ...]]
+    environ: Mapping[str, str]
+    run_root: Path
+
+
+@dataclass(frozen=True, slots=True)
+class _Seat:
+    """The private folder (0700) of one process and the key in it (0600)."""
+
+    folder: Path
+    key_file: Path
+    api_key: str
+    ticket: Ticket
+
+
+class LoopbackEngine:
+    """An :class:`EngineProcess`. ``pid`` and ``endpoint`` are final once :meth:`wait_ready` has returned.
+
+    Another process may take the port between our choice and the engine's bind; then it is started anew on another.
+    """
+
+    def __init__(self, launch: Launch, ledger: OwnershipLedger, seat: _Seat) -> None:
+        self._launch = launch
+        self._ledger = ledger
+        self._seat = seat
+        self._loop = asyncio.get_running_loop()
+        self._attempts_left = PORT_ATTEMPTS
+        self._ready = False
+        self._end_as: ExitKind | None = None
+        self._end_detail = ""
+        # Held while a signal is sent and while the pid is given back, so that no signal reaches a later process.
+        self._signals = threading.Lock()
+        self._reaped = False
+        self.exited: asyncio.Future[ExitVerdict] = self._loop.create_future()
+        self.pid = 0
+        self.endpoint = Endpoint(HOST, 0, "", "")
+
+    @classmethod
+    async def start(cls, launch: Launch, ledger: OwnershipLedger) -> LoopbackEngine:
+        """Record the ownership and start the process; EngineLaunchFailed when even that is impossible."""
+        try:
+            seat = await asyncio.to_thread(_take_seat, launch, ledger)
+        except OSError as failure:
+            raise EngineLaunchFailed(
+                launch.binary.engine, ExitKind.CRASH, f"its run folder cannot be prepared: {failure.strerror}"
+            ) from failure
+        engine = cls(launch, ledger, seat)
+        try:
+            engine._spawn()
+        except OSError as failure:
+            await asyncio.to_thread(engine._leave_seat)
+            raise EngineLaunchFailed(
+                launch.binary.engine, ExitKind.CRASH, f"it cannot be started: {failure.strerror}"
+            ) from failure
+        return engine
+
+    async def wait_ready(self, timeout_s: float) -> None:
+        """See :class:`EngineProcess`. A late engine, and one whose port answers as somebody else, is ended."""
+        deadline = self._loop.time() + timeout_s
+        pause = FIRST_PROBE_PAUSE_S
+        while (remaining := deadline - self._loop.time()) > 0:
+            probe = asyncio.ensure_future(self._probe(min(PROBE_TIMEOUT_S, remaining)))
+            try:
+                pending: set[asyncio.Future[Any]] = {probe, self.exited}
+                await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+                if self.exited.done():
+                    raise self._failure(self.exited.result())
+                if probe.result():
+                    self._ready = True
+                    return
+            finally:
+                probe.cancel()
+            await asyncio.wait({self.exited}, timeout=min(pause, remaining))
+            pause = min(pause * 1.5, MAX_PROBE_PAUSE_S)
+        raise self._failure(await self._end(ExitKind.READINESS_TIMEOUT, f"not ready after {timeout_s:g} s", grace_s=0))
+
+    async def stop(self, grace_s: float) -> ExitVerdict:
+        """See :class:`EngineProcess`. Raises EngineStopFailed when the process survives SIGKILL."""
+        return await self._end(ExitKind.STOPPED, "stopped as asked", grace_s)
+
+    async def _probe(self, timeout_s: float) -> bool:
+        endpoint = self.endpoint
+        if not await is_healthy(endpoint, timeout_s):
+            return False
+        # A stranger on the port makes our own engine exit with a port verdict, which starts it anew.
+        return await is_ours(endpoint, timeout_s) and endpoint is self.endpoint
+
+    async def _end(self, kind: ExitKind, detail: str, grace_s: float) -> ExitVerdict:
+        if not self.exited.done() and self._end_as is None:
+            self._end_as, self._end_detail = kind, detail
+        if grace_s > 0 and not self.exited.done():
+            self._signal(signal.SIGTERM)
+            await asyncio.wait({self.exited}, timeout=grace_s)
+        if not self.exited.done():
+            self._signal(signal.SIGKILL)
+            await asyncio.wait({self.exited}, timeout=KILL_WAIT_S)
+        if not self.exited.done():
+            raise EngineStopFailed(self._launch.binary.engine, self.pid, KILL_WAIT_S)
+        return self.exited.result()
+
+    def _failure(self, verdict: ExitVerdict) -> EngineLaunchFailed:
+        return EngineLaunchFailed(self._launch.binary.engine, verdict.kind, verdict.detail)
+
+    def _signal(self, number: signal.Signals) -> None:
+        with self._signals:
+            if not self._reaped:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self.pid, number)
+
+    def _spawn(self) -> None:
+        """Fork in the event loop's thread: the parent-death signal fires when the forking *thread* ends."""
+        launch, seat = self._launch, self._seat
+        self._attempts_left -= 1
+        port, alias = _free_port(), f"m-{secrets.token_hex(8)}"
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-I", "-S", shim.__file__, str(seat.ticket.record), str(os.getpid())),
+                *(str(launch.binary.program), *launch.arguments(port, alias, seat.key_file)),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=seat.folder,
+            env={**launch.environ, "HOME": str(seat.folder), TOKEN_VARIABLE: seat.ticket.token},
+            start_new_session=True,
+        )
+        self.pid, self.endpoint, self._reaped = process.pid, Endpoint(HOST, port, alias, seat.api_key), False
+        threading.Thread(target=self._watch, args=(process,), name=f"engine-{process.pid}", daemon=True).start()
+
+    def _watch(self, process: subprocess.Popen[bytes]) -> None:
+        """In a thread: wait for the end, end what is left of the group, publish the verdict on the loop."""
+        assert process.stdout is not None  # noqa: S101 - asked for a pipe
+        output = OutputTail(process.stdout, self._seat.folder / "engine.log")
+        if hasattr(os, "waitid"):
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        with self._signals:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            returncode = process.wait()
+            self._reaped = True
+        output.finish(OUTPUT_WAIT_S)
+        verdict = self._verdict(returncode, output.text())
+        if verdict.kind is ExitKind.PORT and self._attempts_left > 0:
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._spawn_again, verdict)
+                return
+        self._leave_seat()
+        # Without a loop nobody is left to be told.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._publish, verdict)
+
+    def _verdict(self, returncode: int, tail: str) -> ExitVerdict:
+        redaction = Redaction(self._launch.spec.model_path, self._seat.folder, self._seat.api_key)
+        end_as = self._end_as
+        if end_as is not None and end_as is not ExitKind.STOPPED:
+            return ExitVerdict(end_as, returncode, self._end_detail)
+        return decide_verdict(
+            returncode, tail, asked_to_stop=end_as is not None, was_ready=self._ready, redaction=redaction
+        )
+
+    def _spawn_again(self, verdict: ExitVerdict) -> None:
+        if self._end_as is None:
+            with contextlib.suppress(OSError):
+                self._spawn()
+                return
+        self._loop.run_in_executor(None, self._leave_seat)
+        self._publish(verdict)
+
+    def _publish(self, verdict: ExitVerdict) -> None:
+        if not self.exited.done():
+            self.exited.set_result(verdict)
+
+    def _leave_seat(self) -> None:
+        shutil.rmtree(self._seat.folder, ignore_errors=True)
+        self._ledger.close(self._seat.ticket)
+
+
+def _take_seat(launch: Launch, ledger: OwnershipLedger) -> _Seat:
+    """Make the private folder and the key; the record comes first, so that a crash leaves nothing unowned."""
+    spec = launch.spec
+    launch.run_root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    ticket = ledger.open(
+        engine=launch.binary.engine,
+        deployment=spec.deployment,
+        generation=spec.generation,
+        program_sha256=launch.binary.sha256,
+        run_root=launch.run_root,
+    )
+    try:
+        folder = launch.run_root / f"{spec.deployment[:80]}-g{spec.generation}-{ticket.token}"
+        folder.mkdir(mode=0o700)
+        key_file = folder / "key"
+        api_key = secrets.token_urlsafe(32)
+        with os.fdopen(os.open(key_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(f"{api_key}\n")
+    except OSError:
+        ledger.close(ticket)
+        raise
+    return _Seat(folder, key_file, api_key, ticket)
+
+
+def _free_port() -> int:
+    """A port that was free a moment ago; the kernel does not hand the same one out again soon."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port

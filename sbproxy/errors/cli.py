@@ -1,0 +1,116 @@
+"""What the command line itself refuses, before or beside any domain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sbproxy.errors.tree import SbproxyError
+
+
+class CliError(SbproxyError):
+    """Branch: refusals of the command line."""
+
+
+@dataclass(eq=False)
+class ConfigNotNamed(CliError):
+    """A verb that needs a configuration got none."""
+
+    code: ClassVar[str] = "config_not_named"
+
+    def text(self) -> str:
+        return (
+            "no configuration is named; give a file (sbproxy serve sb.yml), set SB_CONFIG_FILE,"
+            " or start one model without a file: sbproxy run smollm2-135m-instruct"
+        )
+
+
+@dataclass(eq=False)
+class NotACatalogModel(CliError):
+    """`run` got a reference that is not a catalog id."""
+
+    code: ClassVar[str] = "not_a_catalog_model"
+    model: str
+
+    def text(self) -> str:
+        return (
+            f"{self.model!r} is not a catalog id; run takes certified catalog ids only, without ':' or '/'"
+            " (list them with 'sbproxy models list')"
+        )
+
+
+@dataclass(eq=False)
+class AcceleratorAbsent(CliError):
+    """`--accel` asks for what this machine does not have."""
+
+    code: ClassVar[str] = "accelerator_absent"
+    asked: str
+    detected: str
+
+    def text(self) -> str:
+        return f"--accel {self.asked}: this machine offers {self.detected}; leave it at auto or say {self.detected}"
+
+
+@dataclass(eq=False)
+class PortTaken(CliError):
+    """A port that `run` needs is not to be had; seen before anything was fetched."""
+
+    code: ClassVar[str] = "port_taken"
+    port: int
+    purpose: str
+    option: str
+    reason: str = "in use"
+
+    def text(self) -> str:
+        return (
+            f"port {self.port} on 127.0.0.1, wanted for {self.purpose}: {self.reason};"
+            f" end what listens there or choose another with {self.option}"
+        )
+
+
+@dataclass(eq=False)
+class ModelNotReady(CliError):
+    """`run` started the daemon and the model did not come up."""
+
+    code: ClassVar[str] = "model_not_ready"
+    model: str
+    reason: str
+
+    def text(self) -> str:
+        return f"{self.model} did not start: {self.reason}"
+
+
+@dataclass(eq=False)
+class PartMissing(CliError):
+    """A command needs an optional part of the installation."""
+
+    code: ClassVar[str] = "part_missing"
+    command: str
+    extra: str
+
+    def text(self) -> str:
+        return f"{self.command} is not installed here; run: pip install 'sbproxy[{self.extra}]'"
+
+
+@dataclass(eq=False)
+class NoTerminal(CliError):
+    """A full-screen command without a terminal. ``instead`` is a command that works in a pipe."""
+
+    code: ClassVar[str] = "no_terminal"
+    command: str
+    instead: str
+
+    def text(self) -> str:
+        return f"{self.command} needs a terminal on input, output and errors; in a script use '{self.instead}'"
+
+
+@dataclass(eq=False)
+class PullsFailed(CliError):
+    """Some of several pulls failed; each was reported on its own line."""
+
+    code: ClassVar[str] = "pulls_failed"
+    failed: int
+    total: int
+
+    def text(self) -> str:
+        return f"{self.failed} of {self.total} pulls failed; what came is kept, run it again to resume"

@@ -1,0 +1,42 @@
+"""The state of one request on its way through the pipeline: what was asked, where it goes, how far its answer is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sbproxy.gateway.core.request_body import Inference
+from sbproxy.gateway.core.surfaces import Surface
+from sbproxy.gateway.deadlines import Watch
+from sbproxy.gateway.exchange import Exchange
+from sbproxy.observe.core.record import RequestRecord
+
+
+class Call:
+    """``started`` once a streamed head is out (nothing can be replayed then), ``answered`` once the answer is whole.
+
+    ``model`` is the public name, ``path`` the API path without its ``/v1``. ``watch`` is the time-out of the whole
+    exchange; a stream that begins moves it by ``stretch_s``.
+    """
+
+    __slots__ = (
+        "answered", "clock", "exchange", "inference", "model", "path", "record", "request_id", "started", "stretch_s",
+        "surface", "watch",
+    )  # fmt: skip
+
+    def __init__(self, exchange: Exchange, record: RequestRecord, request_id: str, clock: Callable[[], float]) -> None:
+        self.exchange = exchange
+        self.record = record
+        self.request_id = request_id
+        self.clock = clock
+        self.model = ""
+        self.path = ""
+        self.surface: Surface = "models"
+        self.inference: Inference
+        self.watch: Watch | None = None
+        self.stretch_s: float | None = None
+        self.started = False
+        self.answered = False
+
+    def elapsed_ms(self) -> float:
+        """Milliseconds since the first byte of the request."""
+        return (self.clock() - self.exchange.request.received_at) * 1000

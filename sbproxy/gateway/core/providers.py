@@ -1,0 +1,112 @@
+"""Decides where a provider's requests go and with which fixed headers: the part of a route that is the same every time.
+
+A managed provider has no address here; its permit brings the engine's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from sbproxy.config.core.origins import ProviderConfig
+from sbproxy.errors.gateway import UnusableProvider
+from sbproxy.gateway.core.surfaces import INFERENCE, Surface
+from sbproxy.gateway.exchange import HeaderPairs, Upstream
+
+_WELL_KNOWN = {
+    "openai": "https://api.openai.com/v1",
+    "mistral": "https://api.mistral.ai/v1",
+    "groq": "https://api.groq.com/openai/v1",
+    "deepseek": "https://api.deepseek.com/v1",
+    "openrouter": "https://openrouter.ai/api/v1",
+}
+_BY_MODALITY: dict[str, frozenset[Surface]] = {
+    "chat": frozenset({"chat_completions", "completions"}),
+    "embedding": frozenset({"embeddings"}),
+}
+JSON_HEADERS: tuple[tuple[bytes, bytes], ...] = (
+    (b"content-type", b"application/json"),
+    (b"accept", b"application/json, text/event-stream"),
+    # Answers are read and rewritten on the way, so they must come as they are.
+    (b"accept-encoding", b"identity"),
+    (b"user-agent", b"sbproxy"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ManagedProvider:
+    """A deployment of this daemon. ``surfaces`` is what its model can do."""
+
+    name: str
+    deployment: str
+    surfaces: frozenset[Surface]
+
+
+@dataclass(frozen=True, slots=True)
+class HostedProvider:
+    """A plain OpenAI-compatible endpoint. ``timeout_s`` is None when the configuration names none."""
+
+    name: str
+    upstream: Upstream
+    prefix: str
+    headers: HeaderPairs = field(repr=False)
+    model_map: Mapping[str, str]
+    timeout_s: float | None
+    surfaces: frozenset[Surface] = INFERENCE
+
+
+Provider = ManagedProvider | HostedProvider
+
+
+def compile_provider(origin: str, config: ProviderConfig, modalities: Mapping[str, str]) -> Provider:
+    """Raises UnusableProvider. A deployment of unknown modality may be asked anything; its engine will tell."""
+    if config.managed:
+        if config.deployment is None:
+            raise UnusableProvider(origin, config.name, "provider_type managed_model needs a deployment")
+        for refused in ("model_map", "timeout_ms"):
+            if getattr(config, refused):
+                raise UnusableProvider(origin, config.name, f"{refused} has no meaning for a managed model; remove it")
+        modality = modalities.get(config.deployment)
+        surfaces = INFERENCE if modality is None else _BY_MODALITY.get(modality, frozenset())
+        return ManagedProvider(config.name, config.deployment, surfaces)
+    upstream, prefix = _address(origin, config)
+    return HostedProvider(
+        config.name,
+        upstream,
+        prefix,
+        (*JSON_HEADERS, *_authorization(origin, config)),
+        dict(config.model_map),
+        config.timeout_ms / 1000 if config.timeout_ms is not None else None,
+    )
+
+
+def _address(origin: str, config: ProviderConfig) -> tuple[Upstream, str]:
+    """Host and path prefix. A base_url without a path means ``/v1``, where such an API lives."""
+    base_url = config.base_url or _WELL_KNOWN.get(config.provider_type or config.name)
+    if base_url is None:
+        known = ", ".join(_WELL_KNOWN)
+        raise UnusableProvider(origin, config.name, f"base_url is missing and the name is none of {known}")
+    try:
+        parts = urlsplit(base_url)
+        port = parts.port
+    except ValueError:
+        raise UnusableProvider(origin, config.name, "base_url is not a URL") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UnusableProvider(origin, config.name, "base_url must be an http or https URL with a host")
+    if parts.username is not None or parts.query or parts.fragment or not base_url.isascii():
+        raise UnusableProvider(
+            origin, config.name, "base_url must be plain: no user, query, fragment or non-ASCII text"
+        )
+    tls = parts.scheme == "https"
+    upstream = Upstream(parts.hostname, port if port is not None else (443 if tls else 80), tls)
+    return upstream, parts.path.rstrip("/") or "/v1"
+
+
+def _authorization(origin: str, config: ProviderConfig) -> HeaderPairs:
+    if config.api_key is None:
+        return ()
+    key = config.api_key.get_secret_value()
+    if not key or not key.isascii() or not key.isprintable() or " " in key:
+        raise UnusableProvider(origin, config.name, "api_key must be printable ASCII without spaces")
+    return ((b"authorization", b"Bearer " + key.encode()),)

@@ -1,0 +1,102 @@
+"""Decides what an upstream's error answer means to the caller.
+
+An engine's words are never passed on: they quote prompts, tools and file paths. A hosted provider's are made for
+callers.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import orjson
+
+from sbproxy.errors import SbproxyError
+from sbproxy.errors.gateway import (
+    ContextLengthExceeded,
+    EngineFault,
+    EngineRefused,
+    ProviderFault,
+    ProviderRefused,
+    UnsupportedByModel,
+    UnsupportedContent,
+)
+from sbproxy.gateway.core.surfaces import Surface
+
+_MESSAGE_CHARACTERS = 1000
+_FIELD_CHARACTERS = 100
+_DETAIL_CHARACTERS = 300
+_MEDIA_WORDS = re.compile(r"\b(image|audio|video) input is not supported")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
+_RETRY_AFTER = re.compile(r"[\x20-\x7e]{1,64}")
+
+
+def engine_refusal(status: int, body: bytes, *, model: str, surface: Surface) -> SbproxyError:
+    """The error that a managed engine's answer stands for; ``model`` is the public name."""
+    error = error_object(body)
+    message = error.get("message")
+    detail = _bounded(message, _DETAIL_CHARACTERS) if isinstance(message, str) else ""
+    kind = error.get("type")
+    if kind == "exceed_context_size_error":
+        prompt, context = error.get("n_prompt_tokens"), error.get("n_ctx")
+        if type(prompt) is int and type(context) is int:
+            return ContextLengthExceeded(model, prompt, context)
+    if status == 501 or kind == "not_supported_error":
+        return UnsupportedByModel(model, surface)
+    media = _MEDIA_WORDS.search(detail)
+    if media is not None:
+        return UnsupportedContent(model, media[1])
+    if status in (400, 413, 422):
+        return EngineRefused(model, status)
+    return EngineFault(model, status, detail)
+
+
+def provider_refusal(
+    status: int, body: bytes, *, provider: str, public: str, upstream_model: str, retry_after: bytes | None
+) -> SbproxyError:
+    """The error that a hosted provider's answer stands for."""
+    error = error_object(body)
+    message = error.get("message")
+    if not 400 <= status <= 599 or not isinstance(message, str) or not message.strip():
+        return ProviderFault(provider, status, "not an OpenAI error")
+    if status in (401, 403):
+        # The credential at fault is the operator's, not the caller's, and providers like to quote a part of it.
+        message = f"provider {provider} did not accept this gateway's credential; tell the operator"
+    elif upstream_model != public:
+        message = message.replace(upstream_model, public)
+    retry = retry_after.decode("latin-1") if retry_after is not None else None
+    return ProviderRefused(
+        provider,
+        status,
+        _bounded(message, _MESSAGE_CHARACTERS),
+        _text(error.get("type")) or ("server_error" if status >= 500 else "invalid_request_error"),
+        _text(error.get("param")),
+        _text(error.get("code")),
+        retry if retry is not None and _RETRY_AFTER.fullmatch(retry) else None,
+    )
+
+
+def event_status(failure: dict[str, Any]) -> int:
+    """The HTTP status that an error event of a stream stands for; 502 when it names none."""
+    error = failure.get("error")
+    code = error.get("code") if isinstance(error, dict) else None
+    return code if type(code) is int and 400 <= code <= 599 else 502
+
+
+def error_object(body: bytes) -> dict[str, Any]:
+    """The ``error`` member of a JSON body; empty when there is none."""
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return {}
+    error = document.get("error") if isinstance(document, dict) else None
+    return error if isinstance(error, dict) else {}
+
+
+def _text(value: object) -> str | None:
+    return _bounded(str(value), _FIELD_CHARACTERS) if isinstance(value, str | int) else None
+
+
+def _bounded(text: str, limit: int) -> str:
+    # Cut before and after: a replacement may shorten it, and the pattern must not run over megabytes.
+    return _CONTROL.sub(" ", text[: limit * 2]).strip()[:limit]

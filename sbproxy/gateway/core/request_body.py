@@ -1,0 +1,145 @@
+"""Decides whether a JSON body is a request that may go on, and what of it changes on the way to the upstream.
+
+This is the cheap gate: shapes that an upstream would answer wrongly or dangerously. Repairing requests for one engine
+(parts, tools, sampling fields) is a step of its own between ``read_inference`` and ``body_for``, still to come.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from sbproxy.errors.gateway import InvalidRequest, RemoteContentRefused, UnsupportedContent
+from sbproxy.gateway.core.surfaces import Surface
+
+_MODEL_CHARACTERS = 256
+_MEDIA = {"image_url": "image", "input_audio": "audio", "file": "file", "video_url": "video"}
+
+
+@dataclass(slots=True)
+class Inference:
+    """A checked request. ``model`` is what the caller named, or None; ``document`` is ours to change."""
+
+    document: dict[str, Any] = field(repr=False)
+    model: str | None
+    stream: bool
+    wants_usage: bool
+
+
+def read_inference(surface: Surface, body: bytes) -> Inference:
+    """Parse and check. Raises InvalidRequest with the OpenAI path of the field at fault; never quotes the body."""
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        if not body.strip():
+            raise InvalidRequest("the request body is empty; send a JSON object") from None
+        raise InvalidRequest(f"the request body is not valid JSON (near byte {error.pos})") from None
+    if type(document) is not dict:
+        raise InvalidRequest("the request body must be a JSON object")
+    model = document.get("model")
+    if model is not None:
+        _check_model(model)
+    if surface == "chat_completions":
+        _check_messages(document.get("messages"))
+    elif surface == "completions":
+        _check_text(document.get("prompt"), "prompt")
+    else:
+        _check_text(document.get("input"), "input")
+    count = document.get("n")
+    if count is not None and (type(count) is not int or not 1 <= count <= 128):
+        raise InvalidRequest("must be a whole number from 1 to 128", "n")
+    stream = document.get("stream")
+    if stream is None or stream is False:
+        if document.get("stream_options") is not None:
+            raise InvalidRequest("is only allowed together with stream: true", "stream_options")
+        return Inference(document, model, False, False)
+    if stream is not True:
+        raise InvalidRequest("must be true or false", "stream")
+    if surface == "embeddings":
+        raise InvalidRequest("embeddings cannot be streamed", "stream")
+    return Inference(document, model, True, _wants_usage(document.get("stream_options")))
+
+
+def body_for(request: Inference, model: str) -> bytes:
+    """The body to send: ``model`` as the upstream calls it, and usage asked for on every stream.
+
+    The body is always written anew, because what was checked must be what is read: with a key given twice, or spelled
+    with escapes, the upstream's parser could see another model than ours did.
+    """
+    document = request.document
+    document["model"] = model
+    if request.stream and not request.wants_usage:
+        document["stream_options"] = {**(document.get("stream_options") or {}), "include_usage": True}
+    return orjson.dumps(document)
+
+
+def refuse_media(document: dict[str, Any], model: str) -> None:
+    """For managed engines, which run text models: no images, sound or files, and nothing to fetch from a URL.
+
+    Raises RemoteContentRefused for a remote URL (an engine that fetched it would be a way into this network) and
+    UnsupportedContent for inline media.
+    """
+    for at, message in enumerate(document.get("messages") or ()):
+        content = message.get("content")
+        if type(content) is not list:
+            continue
+        for index, part in enumerate(content):
+            kind = part["type"]
+            if kind in _MEDIA:
+                inner = part.get(kind)
+                url = inner.get("url") if isinstance(inner, dict) else inner
+                if isinstance(url, str) and not url.startswith("data:"):
+                    raise RemoteContentRefused(f"messages[{at}].content[{index}].{kind}.url")
+                raise UnsupportedContent(model, _MEDIA[kind])
+
+
+def _check_model(model: object) -> None:
+    if type(model) is not str:
+        raise InvalidRequest("must be a string", "model")
+    if not model or len(model) > _MODEL_CHARACTERS or not model.isprintable():
+        raise InvalidRequest(f"must hold 1 to {_MODEL_CHARACTERS} printable characters", "model")
+
+
+def _check_messages(messages: object) -> None:
+    if messages is None:
+        raise InvalidRequest("is required", "messages")
+    if type(messages) is not list:
+        raise InvalidRequest("must be a list of messages", "messages")
+    if not messages:
+        raise InvalidRequest("must hold at least one message", "messages")
+    for at, message in enumerate(messages):
+        if type(message) is not dict:
+            raise InvalidRequest("must be an object with a role and a content", f"messages[{at}]")
+        if type(message.get("role")) is not str:
+            raise InvalidRequest("must be a string", f"messages[{at}].role")
+        content = message.get("content")
+        if type(content) is list:
+            _check_parts(content, f"messages[{at}].content")
+        elif content is not None and type(content) is not str:
+            raise InvalidRequest("must be a string, a list of parts, or null", f"messages[{at}].content")
+
+
+def _check_parts(parts: list[Any], path: str) -> None:
+    for index, part in enumerate(parts):
+        if type(part) is not dict or type(part.get("type")) is not str:
+            raise InvalidRequest("must be an object with a type", f"{path}[{index}]")
+
+
+def _check_text(value: object, param: str) -> None:
+    if value is None:
+        raise InvalidRequest("is required", param)
+    if type(value) not in (str, list) or not value:
+        raise InvalidRequest("must be a text or a list that is not empty", param)
+
+
+def _wants_usage(options: object) -> bool:
+    if options is None:
+        return False
+    if type(options) is not dict:
+        raise InvalidRequest("must be an object", "stream_options")
+    include = options.get("include_usage")
+    if include is not None and type(include) is not bool:
+        raise InvalidRequest("must be true or false", "stream_options.include_usage")
+    return include is True

@@ -1,0 +1,67 @@
+"""Runs a call on a hosted provider, within one time-out for the whole exchange (contracts section 5)."""
+
+from __future__ import annotations
+
+import asyncio
+
+from sbproxy.errors.gateway import UpstreamTimeout
+from sbproxy.gateway.call import Call
+from sbproxy.gateway.core.providers import HostedProvider
+from sbproxy.gateway.core.refusals import provider_refusal
+from sbproxy.gateway.core.request_body import body_for
+from sbproxy.gateway.deadlines import Deadlines
+from sbproxy.gateway.exchange import UpstreamClient
+from sbproxy.gateway.relay import relay
+
+DEFAULT_TIMEOUT_S = 30.0
+"""For the answer when ``timeout_ms`` is unset; a stream that has begun in time may then go on."""
+STREAM_CEILING_S = 3600.0
+"""The longest stream of a provider without a ``timeout_ms`` of its own."""
+
+
+class HostedDispatch:
+    """Dispatch to plain OpenAI-compatible endpoints."""
+
+    def __init__(self, client: UpstreamClient, deadlines: Deadlines) -> None:
+        self._client = client
+        self._deadlines = deadlines
+
+    async def run(self, call: Call, provider: HostedProvider) -> None:
+        """Answer the call. Raises UpstreamError leaves and what the provider's answer stands for."""
+        record = call.record
+        record.provider = provider.name
+        record.route_class = "external"
+        limit = provider.timeout_s
+        if limit is None:
+            limit = DEFAULT_TIMEOUT_S
+            call.stretch_s = STREAM_CEILING_S
+        watch = call.watch = self._deadlines.begin(limit)
+        try:
+            await self._exchange(call, provider)
+        except asyncio.CancelledError:
+            if watch.took():
+                raise UpstreamTimeout(provider.name, limit) from None
+            raise
+        finally:
+            self._deadlines.end(watch)
+
+    async def _exchange(self, call: Call, provider: HostedProvider) -> None:
+        model = provider.model_map.get(call.model, call.model)
+        body = body_for(call.inference, model)
+        response = await self._client.send(
+            provider.upstream, "POST", provider.prefix + call.path, provider.headers, body, timeout_s=None
+        )
+        try:
+            refused = await relay(call, response, provider.name)
+        finally:
+            response.close()
+        if refused is not None:
+            status, explanation = refused
+            raise provider_refusal(
+                status,
+                explanation,
+                provider=provider.name,
+                public=call.model,
+                upstream_model=model,
+                retry_after=response.header(b"retry-after"),
+            )

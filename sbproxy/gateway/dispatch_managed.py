@@ -1,0 +1,93 @@
+"""Runs a call on a deployment of this machine: admission, the engine, and one more try when its connection fails early.
+
+The permit is released exactly once a try, after the engine's connection is closed, however the try ends.
+"""
+
+from __future__ import annotations
+
+from sbproxy.engines.core.model import Endpoint
+from sbproxy.errors.gateway import UnsupportedByModel, UpstreamBroken, UpstreamUnreachable
+from sbproxy.gateway.call import Call
+from sbproxy.gateway.core.providers import JSON_HEADERS, ManagedProvider
+from sbproxy.gateway.core.refusals import engine_refusal
+from sbproxy.gateway.core.request_body import body_for, refuse_media
+from sbproxy.gateway.exchange import HeaderPairs, Upstream, UpstreamClient
+from sbproxy.gateway.ports import ManagedModels, Permit
+from sbproxy.gateway.relay import relay
+from sbproxy.modelhost.core.status import Priority
+
+ENGINE_SILENCE_S = 1800.0
+"""How long an engine may say nothing: a unary answer says nothing until it is whole, and a CPU takes its time."""
+_PRIORITY: Priority = "standard"
+_TRIES = 2
+
+
+class ManagedDispatch:
+    """Dispatch to this daemon's own engines. Keeps what is fixed about each engine it has met."""
+
+    def __init__(self, managed: ManagedModels, client: UpstreamClient) -> None:
+        self._managed = managed
+        self._client = client
+        self._routes: dict[str, tuple[Endpoint, Upstream, HeaderPairs]] = {}
+
+    async def run(self, call: Call, provider: ManagedProvider) -> None:
+        """Answer the call.
+
+        Raises what admission raises, UnsupportedByModel, and what the engine's answer stands for. A connection that
+        fails before anything reached the client is reported and tried once more: the engine may have been restarted.
+        """
+        call.record.provider = provider.name
+        call.record.deployment = provider.deployment
+        call.record.route_class = "local"
+        if call.surface not in provider.surfaces:
+            raise UnsupportedByModel(call.model, call.surface)
+        refuse_media(call.inference.document, call.model)
+        for tried in range(1, _TRIES + 1):
+            permit = await self._admit(call, provider.deployment)
+            try:
+                await self._try(call, permit)
+                return
+            except (UpstreamUnreachable, UpstreamBroken) as error:
+                permit.engine_failed(str(error))
+                if call.started or tried == _TRIES:
+                    raise
+                call.record.retry_count += 1
+            finally:
+                permit.release()
+
+    async def _admit(self, call: Call, deployment: str) -> Permit:
+        permit = self._managed.try_acquire(deployment)
+        if permit is not None:
+            return permit
+        waited_from = call.clock()
+        try:
+            return await self._managed.acquire(deployment, _PRIORITY)
+        finally:
+            call.record.queued_ms = (call.record.queued_ms or 0.0) + (call.clock() - waited_from) * 1000
+
+    async def _try(self, call: Call, permit: Permit) -> None:
+        endpoint, upstream, headers = self._route(permit)
+        response = await self._client.send(
+            upstream,
+            "POST",
+            "/v1" + call.path,
+            headers,
+            body_for(call.inference, endpoint.alias),
+            timeout_s=ENGINE_SILENCE_S,
+        )
+        try:
+            refused = await relay(call, response, permit.deployment)
+        finally:
+            response.close()
+        if refused is not None:
+            status, explanation = refused
+            raise engine_refusal(status, explanation, model=call.model, surface=call.surface)
+
+    def _route(self, permit: Permit) -> tuple[Endpoint, Upstream, HeaderPairs]:
+        endpoint = permit.endpoint
+        route = self._routes.get(permit.deployment)
+        # Each launch makes a new endpoint with a new key, so identity is enough and nothing old is ever used.
+        if route is None or route[0] is not endpoint:
+            headers = (*JSON_HEADERS, (b"authorization", b"Bearer " + endpoint.api_key.encode()))
+            route = self._routes[permit.deployment] = (endpoint, Upstream(endpoint.host, endpoint.port), headers)
+        return route

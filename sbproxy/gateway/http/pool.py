@@ -1,0 +1,210 @@
+"""Keep-alive connections to engines and providers, and the one retry that a stale idle connection earns.
+
+It chooses, opens, keeps and drops connections; what an answer says is ``reply``'s, when to ask is the pipeline's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import ssl
+from time import perf_counter
+
+from sbproxy.errors.gateway import UpstreamTimeout, UpstreamUnreachable
+from sbproxy.gateway.exchange import HeaderPairs, Upstream
+from sbproxy.gateway.http.fields import message_head
+from sbproxy.gateway.http.reply import Reply
+from sbproxy.gateway.http.upstream import UpstreamConnection
+
+_TARGET = re.compile(r"/[!-~]*")
+_METHOD = re.compile(r"[A-Z]{1,16}")
+_REQUEST_LINES = 64
+_SWEEP_S = 0.1
+_CLOSE_S = 5.0
+
+
+class _Place:
+    """The connections to one upstream. A retired place keeps none: its upstream is gone."""
+
+    __slots__ = ("_lines", "_pool", "authority", "idle", "retired", "upstream")
+
+    def __init__(self, pool: UpstreamPool, upstream: Upstream) -> None:
+        self.upstream = upstream
+        self.authority = upstream.authority
+        self.idle: list[UpstreamConnection] = []
+        self.retired = False
+        self._pool = pool
+        self._lines: dict[tuple[str, str], bytes] = {}
+
+    def request_line(self, method: str, path: str) -> bytes:
+        """Request line and Host field; ValueError when either part would break the head."""
+        line = self._lines.get((method, path))
+        if line is None:
+            if _METHOD.fullmatch(method) is None or _TARGET.fullmatch(path) is None:
+                raise ValueError("an upstream request needs an upper-case method and a printable path")
+            if len(self._lines) >= _REQUEST_LINES:
+                self._lines.clear()
+            line = f"{method} {path} HTTP/1.1\r\nHost: {self.authority}\r\n".encode("ascii")
+            self._lines[method, path] = line
+        return line
+
+    def finished(self, connection: UpstreamConnection, *, reusable: bool) -> None:
+        pool = self._pool
+        pool.busy.discard(connection)
+        if not reusable:
+            return
+        if self.retired or len(self.idle) >= pool.max_idle_per_upstream:
+            connection.abort()
+            return
+        connection.deadline = perf_counter() + pool.idle_timeout_s
+        self.idle.append(connection)
+
+    def lost(self, connection: UpstreamConnection) -> None:
+        pool = self._pool
+        pool.busy.discard(connection)
+        pool.open.discard(connection)
+        if connection in self.idle:
+            self.idle.remove(connection)
+        pool.tell_empty()
+
+
+class UpstreamPool:
+    """Implements ``UpstreamClient``. Use it on one event loop; ``close`` it in the end."""
+
+    def __init__(
+        self,
+        *,
+        max_idle_per_upstream: int = 64,
+        idle_timeout_s: float = 30.0,
+        connect_timeout_s: float = 10.0,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self.max_idle_per_upstream = max_idle_per_upstream
+        self.idle_timeout_s = idle_timeout_s
+        self.connect_timeout_s = connect_timeout_s
+        self.busy: set[UpstreamConnection] = set()
+        self.open: set[UpstreamConnection] = set()
+        self._tls = tls
+        self._places: dict[Upstream, _Place] = {}
+        self._sweep_timer: asyncio.TimerHandle | None = None
+        self._empty: asyncio.Event | None = None
+        self._closed = False
+
+    @property
+    def in_use(self) -> int:
+        """Connections with an unfinished answer."""
+        return len(self.busy)
+
+    @property
+    def idle(self) -> int:
+        """Connections that wait for a request."""
+        return sum(len(place.idle) for place in self._places.values())
+
+    async def send(
+        self, upstream: Upstream, method: str, path: str, headers: HeaderPairs, body: bytes, *, timeout_s: float | None
+    ) -> Reply:
+        place = self._places.get(upstream)
+        if place is None:
+            place = self._places[upstream] = _Place(self, upstream)
+        line = place.request_line(method, path)
+        if body or method in ("POST", "PUT", "PATCH"):
+            head = message_head(line, 2, headers, b"Content-Length: %d\r\n\r\n" % len(body), 2)
+        else:
+            head = message_head(line, 2, headers, b"\r\n", 1)
+        head_only = method == "HEAD"
+        idle = place.idle
+        while idle:
+            connection = idle.pop()
+            if connection.usable:
+                self.busy.add(connection)
+                reply = connection.request(head, body, head_only, timeout_s)
+                if reply.pending:
+                    await reply.more()
+                if reply.proves_stale():
+                    break
+                return reply
+        if self._closed:
+            raise UpstreamUnreachable(place.authority, "the gateway is shutting down")
+        connection = await self._connect(place, timeout_s)
+        reply = connection.request(head, body, head_only, timeout_s)
+        if reply.pending:
+            await reply.more()
+        reply.check()
+        return reply
+
+    async def _connect(self, place: _Place, timeout_s: float | None) -> UpstreamConnection:
+        loop = asyncio.get_running_loop()
+        upstream = place.upstream
+        limit = self.connect_timeout_s if timeout_s is None else min(timeout_s, self.connect_timeout_s)
+        try:
+            async with asyncio.timeout(limit):
+                _, connection = await loop.create_connection(
+                    lambda: UpstreamConnection(place, loop),
+                    upstream.host,
+                    upstream.port,
+                    ssl=self._verifying() if upstream.tls else None,
+                    server_hostname=upstream.host if upstream.tls else None,
+                )
+        except TimeoutError as error:
+            if timeout_s is not None and timeout_s <= self.connect_timeout_s:
+                raise UpstreamTimeout(place.authority, timeout_s) from error
+            raise UpstreamUnreachable(place.authority, f"no connection within {limit:g} s") from error
+        except OSError as error:
+            raise UpstreamUnreachable(place.authority, _reason(error)) from error
+        self.open.add(connection)
+        self.busy.add(connection)
+        if self._closed:
+            connection.abort()
+        elif self._sweep_timer is None:
+            self._sweep_timer = loop.call_later(_SWEEP_S, self._sweep)
+        return connection
+
+    def _verifying(self) -> ssl.SSLContext:
+        if self._tls is None:
+            self._tls = ssl.create_default_context()
+        return self._tls
+
+    def _sweep(self) -> None:
+        now = perf_counter()
+        for connection in list(self.open):
+            if connection.deadline < now:
+                connection.expire()
+        for upstream, place in list(self._places.items()):
+            if not place.idle and not self.busy:
+                del self._places[upstream]
+                place.retired = True
+        self._sweep_timer = None
+        if self.open:
+            self._sweep_timer = asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep)
+
+    def close_upstream(self, upstream: Upstream) -> None:
+        """Forget an upstream: idle connections close now, busy ones when their answer is over."""
+        place = self._places.pop(upstream, None)
+        if place is None:
+            return
+        place.retired = True
+        for connection in list(place.idle):
+            connection.abort()
+
+    async def close(self) -> None:
+        """Close every connection at once; answers that wait break. Idempotent."""
+        self._closed = True
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+            self._sweep_timer = None
+        for connection in list(self.open):
+            connection.abort()
+        if self.open:
+            self._empty = asyncio.Event()
+            async with asyncio.timeout(_CLOSE_S):
+                await self._empty.wait()
+
+    def tell_empty(self) -> None:
+        if self._empty is not None and not self.open:
+            self._empty.set()
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted ({error.verify_message})"
+    return error.strerror or str(error) or type(error).__name__

@@ -1,0 +1,132 @@
+"""One connection to an engine or provider: the socket under one reply at a time.
+
+It writes requests, feeds the reply, and goes back to its pool or away. Parsing is ``reply``'s, choosing is ``pool``'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from time import perf_counter
+from typing import Protocol, cast
+
+from sbproxy.errors.gateway import UpstreamTimeout
+from sbproxy.gateway.http.reply import Reply
+
+NEVER = float("inf")
+
+
+class Keeper(Protocol):
+    """What a connection needs of its place in the pool."""
+
+    authority: str
+
+    def finished(self, connection: UpstreamConnection, *, reusable: bool) -> None:
+        """The connection is free: keep it if it may be reused, else close it."""
+        ...
+
+    def lost(self, connection: UpstreamConnection) -> None: ...
+
+
+class UpstreamConnection(asyncio.Protocol):
+    """``deadline`` is a ``perf_counter`` time: of the reply while there is one, of idleness otherwise."""
+
+    __slots__ = ("_keeper", "_paused", "_reply", "_timeout_s", "_transport", "authority", "deadline", "loop")
+
+    def __init__(self, keeper: Keeper, loop: asyncio.AbstractEventLoop) -> None:
+        self.authority = keeper.authority
+        self.loop = loop
+        self.deadline = NEVER
+        self._keeper = keeper
+        self._transport: asyncio.Transport | None = None
+        self._reply: Reply | None = None
+        self._timeout_s: float | None = None
+        self._paused = False
+
+    # --- the pool's side ------------------------------------------------------------------------------------------
+
+    @property
+    def usable(self) -> bool:
+        """Open as far as is known."""
+        return self._transport is not None and not self._transport.is_closing()
+
+    def request(self, head: bytes, body: bytes, head_only: bool, timeout_s: float | None) -> Reply:
+        """Write a request; its reply begins to wait."""
+        reply = self._reply = Reply(self, head_only)
+        self._timeout_s = timeout_s
+        self.deadline = NEVER if timeout_s is None else perf_counter() + timeout_s
+        transport = self._transport
+        if transport is None:
+            reply.ended("the connection was closed")
+        elif len(body) <= 64 * 1024:
+            transport.write(head + body)
+        else:
+            transport.write(head)
+            transport.write(body)
+        return reply
+
+    def expire(self) -> None:
+        """The deadline has passed."""
+        if self._reply is None:
+            self.abort()
+        elif self._paused:
+            self.deadline = NEVER
+        else:
+            self._reply.fail(UpstreamTimeout(self.authority, self._timeout_s or 0.0))
+
+    def abort(self) -> None:
+        """Close at once; a reply that waits breaks."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # --- the reply's side -----------------------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        if not self._paused and self._transport is not None:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        if self._paused and self._transport is not None:
+            self._paused = False
+            if self._timeout_s is not None:
+                self.deadline = perf_counter() + self._timeout_s
+            self._transport.resume_reading()
+
+    def settle(self, *, reusable: bool) -> None:
+        self._reply = None
+        self.deadline = NEVER
+        transport = self._transport
+        # An answer that came before its request was written out leaves the rest of that request in the way.
+        if transport is None or (reusable and transport.get_write_buffer_size()):
+            reusable = False
+        if reusable:
+            self.resume()
+        else:
+            self.abort()
+        self._keeper.finished(self, reusable=reusable)
+
+    # --- the transport's side -------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports have the methods of asyncio.Transport, but not its type.
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        reply = self._reply
+        if reply is None:
+            self.abort()  # nobody asked for it
+            return
+        reply.feed(data)
+        if self._reply is reply and self._timeout_s is not None:
+            self.deadline = perf_counter() + self._timeout_s
+
+    def eof_received(self) -> bool:
+        if self._reply is not None:
+            self._reply.ended(None)
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        if self._reply is not None:
+            self._reply.ended(None if exc is None else f"{type(exc).__name__} on the connection")
+        self._keeper.lost(self)

@@ -1,0 +1,182 @@
+"""The data plane's handler: host, path, body and model decide where a request goes; every one leaves a record.
+
+Decisions are in ``core``, carrying bytes in ``relay``, errors' answers in ``answers``. Keys and policy come
+between reading the body and dispatch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+import time
+from collections.abc import Callable
+
+from sbproxy.errors import SbproxyError
+from sbproxy.errors.gateway import (
+    BodyTooLarge,
+    EncodedBody,
+    InvalidRequest,
+    MethodNotAllowed,
+    ModelNotFound,
+    MultipartRefused,
+    UnknownHost,
+)
+from sbproxy.gateway.answers import JSON, answer, answer_error
+from sbproxy.gateway.call import Call
+from sbproxy.gateway.core.providers import ManagedProvider
+from sbproxy.gateway.core.request_body import read_inference
+from sbproxy.gateway.core.routes import OriginRoutes, RouteTable
+from sbproxy.gateway.core.surfaces import Target, find_target, shown
+from sbproxy.gateway.deadlines import Deadlines
+from sbproxy.gateway.dispatch_hosted import HostedDispatch
+from sbproxy.gateway.dispatch_managed import ManagedDispatch
+from sbproxy.gateway.exchange import Exchange, Request, UpstreamClient
+from sbproxy.gateway.models_listing import model_page, models_page
+from sbproxy.gateway.ports import ManagedModels, RequestSink
+from sbproxy.observe.core.record import RequestRecord
+
+CLIENT_CLOSED = 499
+_METRICS_TYPE = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
+_SANE_REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
+_READ = ("GET", "HEAD", "OPTIONS")
+_PATH_CHARACTERS = 1024
+_SECRET_PARAMETER = re.compile(
+    r"((?:^|&)[^=&]*(?:key|token|secret|password|signature|auth)[^=&]*=)[^&]*", re.IGNORECASE
+)
+
+
+class Gateway:
+    """Handles exchanges of the data-plane listener. ``publish`` swaps the routes for requests that come later."""
+
+    def __init__(
+        self,
+        routes: RouteTable,
+        managed: ManagedModels,
+        upstream: UpstreamClient,
+        sink: RequestSink,
+        *,
+        metrics_text: Callable[[], bytes],
+        clock: Callable[[], float] = time.perf_counter,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._routes = routes
+        self._managed = managed
+        self._local = ManagedDispatch(managed, upstream)
+        self._hosted = HostedDispatch(upstream, Deadlines(clock))
+        self._sink = sink
+        self._metrics_text = metrics_text
+        self._clock = clock
+        self._wall_clock = wall_clock
+
+    def publish(self, routes: RouteTable) -> None:
+        """Use other routes from the next request on; those under way keep the ones they began with."""
+        self._routes = routes
+
+    async def __call__(self, exchange: Exchange) -> None:
+        """Answer one request. Only CancelledError leaves it (the client left), and what is a defect of ours."""
+        request = exchange.request
+        routes = self._routes
+        origin = routes.origin_for(request.host)
+        record = RequestRecord(
+            "", origin.host if origin is not None else "", request.method, request.path, request.client_ip,
+            bytes_in=len(request.body), config_revision=routes.revision,
+        )  # fmt: skip
+        call = Call(exchange, record, _request_id(request), self._clock)
+        record.request_id = call.request_id
+        try:
+            await self._route(call, origin)
+        except SbproxyError as error:
+            answer_error(call, error)
+        except asyncio.CancelledError:
+            if not call.answered:
+                record.status = CLIENT_CLOSED
+                record.error_class = record.error_code = "client_closed"
+            raise
+        finally:
+            self._finish(call)
+
+    async def _route(self, call: Call, origin: OriginRoutes | None) -> None:
+        request = call.exchange.request
+        if request.path == "/metrics" or (request.path == "/health" and origin is None):
+            self._answer_operator(call)
+            return
+        if origin is None:
+            raise UnknownHost(shown(request.host))
+        target = find_target(request.method, request.path)
+        call.surface = target.surface
+        call.record.surface = target.surface
+        if request.method == "OPTIONS":
+            answer(call, 204, [(b"allow", ", ".join(target.methods).encode())], b"")
+        elif target.surface == "models":
+            if target.model_id is None:
+                page = models_page(origin, self._managed)
+            else:
+                page = model_page(origin, target.model_id, self._managed)
+            answer(call, 200, [JSON], page)
+        else:
+            await self._infer(call, origin, target)
+
+    async def _infer(self, call: Call, origin: OriginRoutes, target: Target) -> None:
+        request = call.exchange.request
+        if len(request.body) > origin.max_body_bytes:
+            raise BodyTooLarge(origin.max_body_bytes)
+        _check_content(request, target)
+        call.path = target.path
+        inference = call.inference = read_inference(target.surface, request.body)
+        model = inference.model or origin.default_model
+        if model is None:
+            raise InvalidRequest("is required: this origin has no default model", "model")
+        call.model = model
+        provider = origin.provider_for(model)
+        if provider is None:
+            raise ModelNotFound(shown(model), origin.near(model))
+        call.record.model = model
+        if isinstance(provider, ManagedProvider):
+            await self._local.run(call, provider)
+        else:
+            await self._hosted.run(call, provider)
+
+    def _answer_operator(self, call: Call) -> None:
+        request = call.exchange.request
+        if request.method not in _READ:
+            raise MethodNotAllowed(shown(request.method), request.path, _READ)
+        if request.method == "OPTIONS":
+            answer(call, 204, [(b"allow", ", ".join(_READ).encode())], b"")
+        elif request.path == "/metrics":
+            answer(call, 200, [_METRICS_TYPE], self._metrics_text())
+        else:
+            answer(call, 200, [JSON], b'{"status":"ok"}')
+
+    def _finish(self, call: Call) -> None:
+        record = call.record
+        if not record.status:
+            # An exception that is a defect of ours is on its way to the server, which logs it and answers 500.
+            record.status = 500
+            record.error_class = record.error_code = "internal_error"
+        record.latency_ms = call.elapsed_ms()
+        record.finished_at = self._wall_clock()
+        record.bytes_out = call.exchange.bytes_out
+        request = call.exchange.request
+        if request.query:
+            query = _SECRET_PARAMETER.sub(r"\1[redacted]", request.query[:_PATH_CHARACTERS])
+            record.path = f"{request.path}?{query}"
+        if len(record.path) > _PATH_CHARACTERS:
+            record.path = record.path[:_PATH_CHARACTERS]
+        self._sink.finished(record)
+
+
+def _request_id(request: Request) -> str:
+    """The caller's id when it is sane, so that both sides' logs can be joined; else a fresh one."""
+    given = request.header(b"x-request-id")
+    if given is not None and _SANE_REQUEST_ID.fullmatch(given):
+        return given.decode("ascii")
+    return secrets.token_hex(16)
+
+
+def _check_content(request: Request, target: Target) -> None:
+    for name, value in request.headers:
+        if name == b"content-type" and value[:19].lower() == b"multipart/form-data":
+            raise MultipartRefused(target.surface)
+        if name == b"content-encoding" and value.lower() != b"identity":
+            raise EncodedBody(target.surface)

@@ -1,0 +1,381 @@
+"""The life of one generation of one deployment: which event moves it where, and what is to be done about it.
+
+Decides only; ``sbproxy.modelhost.deployment`` feeds events and carries the commands out. A deployment has one
+replica so far: more replicas are more of these machines beside each other, under one deployment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from sbproxy.engines.core.model import ExitKind, ExitVerdict
+from sbproxy.errors.engines import EngineLaunchFailed
+from sbproxy.errors.tree import SbproxyError
+from sbproxy.modelhost.core.status import AdmissionReason, ReplicaState
+
+StopCause = Literal["keep_alive", "operator", "reload", "shutdown", "crash"]
+"""Why an engine went away. Eviction under memory pressure adds its own cause when several deployments compete."""
+
+DETERMINISTIC: frozenset[ExitKind] = frozenset({ExitKind.BAD_FILE, ExitKind.BAD_FLAG, ExitKind.OUT_OF_MEMORY})
+"""Exits that the same plan repeats for ever: the generation is held until a reset or a reload."""
+
+MAX_DETAIL = 512
+
+
+@dataclass(frozen=True, slots=True)
+class RestartPolicy:
+    """Crash restarts, all times in milliseconds.
+
+    The n-th quick exit in a row waits ``first_ms * 2**(n-1)``, at most ``longest_ms``; the ``limit``-th one is a crash
+    loop, which only a reset or a reload ends. An exit is quick before the engine was ready or within
+    ``stable_after_ms`` of it; a longer run starts the count anew.
+    """
+
+    first_ms: int = 500
+    longest_ms: int = 30_000
+    limit: int = 5
+    stable_after_ms: int = 60_000
+
+    def delay_ms(self, quick_exits: int) -> int:
+        return int(min(self.first_ms * 2 ** min(quick_exits - 1, 30), self.longest_ms))
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a generation is failed. ``hold`` names the reason that keeps requests from starting it again."""
+
+    reason_code: str
+    detail: str
+    hold: AdmissionReason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """The machine's whole state. ``restart_pending`` is true while a backoff runs."""
+
+    state: ReplicaState = "configured"
+    failure: Failure | None = None
+    stop_cause: StopCause | None = None
+    quick_exits: int = 0
+    restart_pending: bool = False
+
+    @property
+    def resident(self) -> bool:
+        """An engine of this generation runs, starts or stops."""
+        return self.state in ("assigned", "preparing", "ready", "draining")
+
+
+# --- events -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StartRequested:
+    """A request, an operator or a reload wants the engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactVerified:
+    """The snapshot is in the cache and its bytes are right."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparationFailed:
+    """The artifact, the memory or the engine binary cannot be had, or the launch was refused."""
+
+    error: SbproxyError
+
+
+@dataclass(frozen=True, slots=True)
+class EngineReady:
+    """The engine answers its health check."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineExited:
+    """The process ended unasked. ``uptime_ms`` counts from readiness; None when it never got there."""
+
+    verdict: ExitVerdict
+    uptime_ms: int | None
+    error: SbproxyError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DrainRequested:
+    """Somebody wants the engine gone."""
+
+    cause: StopCause
+
+
+@dataclass(frozen=True, slots=True)
+class PermitsReturned:
+    """The last active request of a draining generation ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrainDeadlinePassed:
+    """Requests are still active at the end of ``shutdown_deadline_ms``."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStopped:
+    """The process that we asked to end has ended, or a cancelled preparation has let go of everything."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestartDue:
+    """A crash backoff ran out."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResetRequested:
+    """An operator clears a failure."""
+
+
+Event = (
+    StartRequested
+    | ArtifactVerified
+    | PreparationFailed
+    | EngineReady
+    | EngineExited
+    | DrainRequested
+    | PermitsReturned
+    | DrainDeadlinePassed
+    | EngineStopped
+    | RestartDue
+    | ResetRequested
+)
+
+# --- commands ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareArtifact:
+    """Get the verified snapshot; answer ArtifactVerified or PreparationFailed."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchEngine:
+    """Reserve memory, start the process, watch it; answer EngineReady, EngineExited or PreparationFailed."""
+
+
+@dataclass(frozen=True, slots=True)
+class CancelPreparation:
+    """Give up the pull or launch at work; answer EngineStopped when nothing of it is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdmitWaiters:
+    """Open the queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class RejectWaiters:
+    """Refuse everybody who waits, with ``error`` where there is one, else with ``reason``."""
+
+    reason: AdmissionReason
+    error: SbproxyError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RevokePermits:
+    """The engine behind the issued permits is gone or going: forget them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArmKeepAlive:
+    """Watch for idleness."""
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitPermits:
+    """Answer PermitsReturned when nothing is active any more, or DrainDeadlinePassed."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopEngine:
+    """TERM, grace, KILL; answer EngineStopped."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleRestart:
+    """Answer RestartDue after so many milliseconds."""
+
+    after_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRestart:
+    """Forget a scheduled restart."""
+
+
+Command = (
+    PrepareArtifact
+    | LaunchEngine
+    | CancelPreparation
+    | AdmitWaiters
+    | RejectWaiters
+    | RevokePermits
+    | ArmKeepAlive
+    | AwaitPermits
+    | StopEngine
+    | ScheduleRestart
+    | CancelRestart
+)
+Step = tuple[Generation, tuple[Command, ...]]
+
+# --- transitions ------------------------------------------------------------------------------------------------------
+
+
+def _begin(now: Generation, event: Event, policy: RestartPolicy) -> Step:
+    return replace(now, state="assigned", stop_cause=None, restart_pending=False), (PrepareArtifact(),)
+
+
+def _stay(now: Generation, event: Event, policy: RestartPolicy) -> Step:
+    return now, ()
+
+
+def _cached(now: Generation, event: Event, policy: RestartPolicy) -> Step:
+    return replace(now, state="cached"), ()
+
+
+def _launch(now: Generation, event: Event, policy: RestartPolicy) -> Step:
+    return replace(now, state="preparing"), (LaunchEngine(),)
+
+
+def _ready(now: Generation, event: Event, policy: RestartPolicy) -> Step:
+    return replace(now, state="ready", failure=None), (AdmitWaiters(), ArmKeepAlive())
+
+
+def _not_prepared(now: Generation, event: Event, policy: RestartPolicy) -> Step:
+    assert isinstance(event, PreparationFailed)  # noqa: S101 - narrows the type; the table guarantees it
+    error = event.error
+    held = isinstance(error, EngineLaunchFailed) and error.verdict in DETERMINISTIC
+    failure = Failure(error.code, str(error)[:MAX_DETAIL], "engine_unhealthy" if held else None)
+    failed = replace(now, state="failed", failure=failure, stop_cause=None)
+    return failed, (RejectWaiters("engine_unhealthy", error),)
+
+
+def _exited(now: Generation, event: Event, policy: RestartPolicy) -> Step:
+    assert isinstance(event, EngineExited)  # noqa: S101 - narrows the type; the table guarantees it
+    verdict = event.verdict
+    detail = f"{verdict.kind}: {verdict.detail}"[:MAX_DETAIL]
+    reject = RejectWaiters("engine_unhealthy", event.error)
+    if verdict.kind in DETERMINISTIC:
+        failure = Failure("engine_unhealthy", detail, "engine_unhealthy")
+        return replace(now, state="failed", failure=failure, stop_cause="crash"), (reject, RevokePermits())
+    stable = event.uptime_ms is not None and event.uptime_ms >= policy.stable_after_ms
+    quick = 1 if stable else now.quick_exits + 1
+    if quick >= policy.limit:
+        failure = Failure("crash_loop", f"{detail} ({quick} quick exits in a row)"[:MAX_DETAIL], "crash_loop")
+        looping = replace(now, state="failed", failure=failure, stop_cause="crash", quick_exits=quick)
+        return looping, (reject, RevokePermits())
+    failed = replace(
+        now,
+        state="failed",
+        failure=Failure("engine_unhealthy", detail),
+        stop_cause="crash",
+        quick_exits=quick,
+        restart_pending=True,
+    )
+    return failed, (reject, RevokePermits(), ScheduleRestart(policy.delay_ms(quick)))
+
+
+def _rest(now: Generation, event: Event, policy: RestartPolicy) -> Step:
+    assert isinstance(event, DrainRequested)  # noqa: S101 - narrows the type; the table guarantees it
+    return replace(now, state="stopped", stop_cause=event.cause), ()
+
+
+def _give_up(now: Generation, event: Event, policy: RestartPolicy) -> Step:
+    assert isinstance(event, DrainRequested)  # noqa: S101 - narrows the type; the table guarantees it
+    draining = replace(now, state="draining", stop_cause=event.cause)
+    return draining, (RejectWaiters("draining"), CancelPreparation())
+
+
+def _drain(now: Generation, event: Event, policy: RestartPolicy) -> Step:
+    assert isinstance(event, DrainRequested)  # noqa: S101 - narrows the type; the table guarantees it
+    return replace(now, state="draining", stop_cause=event.cause), (RejectWaiters("draining"), AwaitPermits())
+
+
+def _stop(now: Generation, event: Event, policy: RestartPolicy) -> Step:
+    return now, (StopEngine(),)
+
+
+def _cut(now: Generation, event: Event, policy: RestartPolicy) -> Step:
+    return now, (RevokePermits(), StopEngine())
+
+
+def _stopped(now: Generation, event: Event, policy: RestartPolicy) -> Step:
+    return replace(now, state="stopped", failure=None, quick_exits=0), (RevokePermits(),)
+
+
+def _refuse_draining(now: Generation, event: Event, policy: RestartPolicy) -> Step:
+    return now, (RejectWaiters("draining"),)
+
+
+def _heal(now: Generation, event: Event, policy: RestartPolicy) -> Step:
+    failure = now.failure
+    if failure is not None and failure.hold is not None:
+        return now, (RejectWaiters(failure.hold),)
+    # A request during the backoff waits for the scheduled try; starting at once would burn the tries under load.
+    return (now, ()) if now.restart_pending else _begin(now, event, policy)
+
+
+def _keep_failed(now: Generation, event: Event, policy: RestartPolicy) -> Step:
+    return replace(now, restart_pending=False), (CancelRestart(), RejectWaiters("draining"))
+
+
+def _reset(now: Generation, event: Event, policy: RestartPolicy) -> Step:
+    return Generation(), (CancelRestart(),)
+
+
+Transition = Callable[[Generation, Event, RestartPolicy], Step]
+
+TABLE: dict[tuple[ReplicaState, type[Event]], Transition] = {
+    ("configured", StartRequested): _begin,
+    ("configured", ArtifactVerified): _cached,
+    ("configured", DrainRequested): _rest,
+    ("configured", ResetRequested): _reset,
+    ("cached", StartRequested): _begin,
+    ("cached", DrainRequested): _rest,
+    ("cached", ResetRequested): _reset,
+    ("assigned", StartRequested): _stay,
+    ("assigned", ArtifactVerified): _launch,
+    ("assigned", PreparationFailed): _not_prepared,
+    ("assigned", DrainRequested): _give_up,
+    ("preparing", StartRequested): _stay,
+    ("preparing", EngineReady): _ready,
+    ("preparing", EngineExited): _exited,
+    ("preparing", PreparationFailed): _not_prepared,
+    ("preparing", DrainRequested): _give_up,
+    ("ready", StartRequested): _stay,
+    ("ready", EngineExited): _exited,
+    ("ready", DrainRequested): _drain,
+    ("draining", StartRequested): _refuse_draining,
+    ("draining", DrainRequested): _stay,
+    ("draining", PermitsReturned): _stop,
+    ("draining", DrainDeadlinePassed): _cut,
+    ("draining", EngineExited): _stopped,
+    ("draining", EngineStopped): _stopped,
+    ("stopped", StartRequested): _begin,
+    ("stopped", DrainRequested): _stay,
+    ("stopped", ResetRequested): _reset,
+    ("failed", StartRequested): _heal,
+    ("failed", RestartDue): _begin,
+    ("failed", DrainRequested): _keep_failed,
+    ("failed", ResetRequested): _reset,
+}
+"""Every legal pair. ``ResetRequested`` has no row where an engine runs, starts or stops: reset is refused there."""
+
+
+class IllegalEvent(AssertionError):
+    """An event that the table does not know in this state: a defect of the caller."""
+
+
+def step(now: Generation, event: Event, policy: RestartPolicy) -> Step:
+    """The next state and what is to be done, in order. Raises IllegalEvent for what the table does not hold."""
+    transition = TABLE.get((now.state, type(event)))
+    if transition is None:
+        raise IllegalEvent(f"{type(event).__name__} in state {now.state}")
+    return transition(now, event, policy)

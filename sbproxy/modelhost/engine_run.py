@@ -1,0 +1,237 @@
+"""One attempt of one generation: from artifact to engine process to its end. Does, and reports as lifecycle events.
+
+What an event leads to is ``core.lifecycle``; who is let in meanwhile is the gate's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sbproxy.artifacts.core.model import PullIntent, Snapshot
+from sbproxy.catalog.core.model import ResolvedArtifact
+from sbproxy.config.core.model_host import DeploymentConfig
+from sbproxy.devices.core.model import Device, Machine
+from sbproxy.engines.core.model import EngineBinary, ExitKind, ExitVerdict, LaunchSpec
+from sbproxy.engines.driver import EngineDriver, EngineProcess
+from sbproxy.errors.artifacts import ArtifactError
+from sbproxy.errors.engines import EngineIncompatible, EngineLaunchFailed
+from sbproxy.errors.tree import SbproxyError
+from sbproxy.modelhost.core.device_choice import candidates
+from sbproxy.modelhost.core.gguf import ModelShape
+from sbproxy.modelhost.core.lifecycle import (
+    ArtifactVerified,
+    EngineExited,
+    EngineReady,
+    EngineStopped,
+    Event,
+    PreparationFailed,
+)
+from sbproxy.modelhost.core.memory_fit import Demand, estimate
+from sbproxy.modelhost.demand import demand_of, described, weight_file
+from sbproxy.modelhost.gguf_header import shape_of
+from sbproxy.modelhost.services import Services
+
+log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+
+class _StopAsked(Exception):
+    """The run was told to end before it was done."""
+
+
+class EngineRun:
+    """``prepare`` and then ``launch`` run as tasks; both end by themselves soon after ``stop``.
+
+    Each ends with exactly one event that ends the run or carries it on, given to ``report`` after memory was released.
+    """
+
+    def __init__(
+        self,
+        deployment: str,
+        generation: int,
+        config: DeploymentConfig,
+        artifact: ResolvedArtifact,
+        services: Services,
+        report: Callable[[Event], None],
+    ) -> None:
+        self._holder = (deployment, generation)
+        self._config = config
+        self._artifact = artifact
+        self._services = services
+        self._report = report
+        self._stop = asyncio.Event()
+        self._snapshot: Snapshot | None = None
+        self.process: EngineProcess | None = None
+        self.binary: EngineBinary | None = None
+
+    def stop(self) -> None:
+        """TERM the engine, or give up what leads to it; EngineStopped follows."""
+        self._stop.set()
+
+    async def prepare(self, intent: PullIntent) -> None:
+        services = self._services
+        pull = services.pulls.snapshot(services.store, self._artifact, intent, self._config.pull)
+        try:
+            self._snapshot = await self._unless_stopped(pull)
+        except _StopAsked:
+            self._report(EngineStopped())
+        except SbproxyError as error:
+            self._report(self._not_prepared(error))
+        else:
+            self._report(ArtifactVerified())
+
+    async def launch(self) -> None:
+        snapshot = self._snapshot
+        if snapshot is None:
+            raise RuntimeError("launch before prepare")
+        try:
+            async with self._leased():
+                event = await self._outcome(snapshot)
+                self.process = None
+                # Before the report: whoever hears it may start the next run and reserve again. The lease goes after
+                # it, so that a crash closes the gate at once.
+                self._services.ledger.release(self._holder)
+                self._report(event)
+        except ArtifactError as error:
+            self._report(self._not_prepared(error))
+
+    async def _outcome(self, snapshot: Snapshot) -> Event:
+        try:
+            return await self._live(snapshot)
+        except _StopAsked:
+            return EngineStopped()
+        except SbproxyError as error:
+            return self._not_prepared(error)
+        except Exception as error:  # the top of the run's task: a defect must not leave the generation half started
+            log.exception("run of %s generation %d broke", *self._holder)
+            if self.process is not None:
+                await self.process.stop(self._services.timings.stop_grace_s)
+            return EngineExited(ExitVerdict(ExitKind.CRASH, None, f"internal error: {error!r}"), None)
+
+    def _not_prepared(self, error: SbproxyError) -> Event:
+        """A failure of a run that was told to stop is only its end."""
+        if self._stop.is_set():
+            return EngineStopped()
+        self._services.metrics.ensure_failed(error.code)
+        return PreparationFailed(error)
+
+    async def _live(self, snapshot: Snapshot) -> Event:
+        services = self._services
+        driver = services.driver(self._artifact.engine)
+        self.binary = binary = await self._unless_stopped(services.supply.binary(driver))
+        model = snapshot.file(weight_file(self._artifact.variant))
+        shape, machine = await asyncio.to_thread(self._look, snapshot)
+        spec = await self._choose(driver, binary, model, shape, machine)
+        if self._stop.is_set():
+            raise _StopAsked
+        started = asyncio.get_running_loop().time()
+        self.process = process = await driver.launch(binary, spec)
+        return await self._watch(process, started)
+
+    def _look(self, snapshot: Snapshot) -> tuple[ModelShape | None, Machine]:
+        """Blocking."""
+        return shape_of(self._artifact, snapshot.path), self._services.devices.probe()
+
+    async def _choose(
+        self, driver: EngineDriver, binary: EngineBinary, model: Path, shape: ModelShape | None, machine: Machine
+    ) -> LaunchSpec:
+        """Reserve memory on the best device that the engine build can use, and return the launch for it."""
+        services, variant = self._services, self._artifact.variant
+        acceleration = services.engine_config(self._artifact.engine).acceleration
+        allowed = candidates(machine, variant.requirements.accelerators, acceleration)
+        demand = demand_of(self._artifact, self._config, shape)
+        refused: EngineIncompatible | None = None
+        for device in allowed:
+            spec = self._spec(model, demand, device)
+            try:
+                await asyncio.to_thread(driver.check, self._artifact, spec, binary)
+            except EngineIncompatible as error:
+                refused = error
+                continue
+            need = estimate(demand, spec.device_indexes, services.config.safety_margin)
+            minimum = variant.requirements.min_memory_bytes
+            services.ledger.reserve(self._holder, need, device, minimum, described(demand))
+            return spec
+        kinds = ", ".join(variant.requirements.accelerators)
+        reason = f"acceleration {acceleration} and the variant's accelerators ({kinds}) leave no device of this machine"
+        raise refused or EngineIncompatible(self._artifact.engine, reason)
+
+    def _spec(self, model: Path, demand: Demand, device: Device) -> LaunchSpec:
+        return LaunchSpec(
+            deployment=self._holder[0],
+            generation=self._holder[1],
+            model_path=model,
+            context_tokens=demand.context_tokens,
+            parallel=demand.concurrency,
+            device=device.kind,
+            device_indexes=() if device.kind == "cpu" else (device.index,),
+            modality=demand.modality,
+            kv_quant=self._config.kv_quant,
+            extra_args=tuple(self._config.extra_args),
+        )
+
+    async def _watch(self, process: EngineProcess, started: float) -> Event:
+        """Readiness raced against exit and stop, then exit against stop."""
+        loop = asyncio.get_running_loop()
+        try:
+            await self._unless_stopped(process.wait_ready(self._services.timings.readiness_s))
+        except _StopAsked:
+            return await self._end(process)
+        except EngineLaunchFailed as error:
+            return await self._failed_start(process, error)
+        ready_at = loop.time()
+        self._launched("ready", ready_at - started)
+        self._report(EngineReady())
+        stop = loop.create_task(self._stop.wait())
+        try:
+            await asyncio.wait((process.exited, stop), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stop.cancel()
+        if process.exited.done():
+            return EngineExited(process.exited.result(), int((loop.time() - ready_at) * 1000))
+        return await self._end(process)
+
+    async def _failed_start(self, process: EngineProcess, error: EngineLaunchFailed) -> Event:
+        if process.exited.done():
+            verdict = process.exited.result()
+        else:
+            await process.stop(self._services.timings.stop_grace_s)
+            verdict = ExitVerdict(ExitKind(error.verdict), None, error.detail)
+        self._launched(verdict.kind, None)
+        return EngineExited(verdict, None, error)
+
+    async def _end(self, process: EngineProcess) -> Event:
+        await process.stop(self._services.timings.stop_grace_s)
+        return EngineStopped()
+
+    def _launched(self, outcome: str, seconds: float | None) -> None:
+        self._services.metrics.launched(self._artifact.engine, self._artifact.model.id, outcome, seconds)
+
+    @asynccontextmanager
+    async def _leased(self) -> AsyncIterator[None]:
+        """The store's lease, taken and given back in worker threads because it locks files."""
+        lease = self._services.store.lease(self._artifact.digest)
+        await asyncio.to_thread(lease.__enter__)
+        try:
+            yield
+        finally:
+            await asyncio.to_thread(lease.__exit__, None, None, None)
+
+    async def _unless_stopped(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """The result of ``work``, or _StopAsked with ``work`` cancelled."""
+        loop = asyncio.get_running_loop()
+        task, stop = loop.create_task(work), loop.create_task(self._stop.wait())
+        try:
+            await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
+            if self._stop.is_set():
+                raise _StopAsked
+            return task.result()
+        finally:
+            for pending in (task, stop):
+                pending.cancel()
+            await asyncio.gather(task, stop, return_exceptions=True)

@@ -1,0 +1,47 @@
+"""Reads the header of a GGUF file from disk, a little more each time until the parser is content. Blocking."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from sbproxy.catalog.core.model import ResolvedArtifact
+from sbproxy.modelhost.core.gguf import MAX_HEADER_BYTES, GgufProblem, HeaderShort, ModelShape, parse_shape
+from sbproxy.modelhost.demand import weight_file
+
+log = logging.getLogger(__name__)
+
+_FIRST_READ = 64 << 10
+
+
+def read_shape(path: Path) -> ModelShape:
+    """The shape of one model file. Raises GgufProblem for a damaged or hostile header, OSError for the disk."""
+    size = _FIRST_READ
+    with path.open("rb") as file:
+        data = b""
+        while True:
+            data += file.read(size - len(data))
+            try:
+                return parse_shape(data)
+            except HeaderShort:
+                if len(data) < size:
+                    raise  # the whole file is here
+                if size >= MAX_HEADER_BYTES:
+                    raise GgufProblem(f"the header is larger than {MAX_HEADER_BYTES} bytes") from None
+                size = min(size * 8, MAX_HEADER_BYTES)
+
+
+def shape_of(artifact: ResolvedArtifact, snapshot: Path) -> ModelShape | None:
+    """The shape of a verified artifact; None for other formats and for a header that cannot be read.
+
+    An unreadable header stops nobody: the engine is the judge of its files, and one newer than this parser must run.
+    The estimate is then a lower bound, and the log says so.
+    """
+    if artifact.variant.format != "gguf":
+        return None
+    path = snapshot / weight_file(artifact.variant)
+    try:
+        return read_shape(path)
+    except GgufProblem as problem:
+        log.warning("%s: %s: %s; KV cache left out of the estimate", artifact.subject, path.name, problem)
+        return None

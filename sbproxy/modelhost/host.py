@@ -1,0 +1,255 @@
+"""The model host: one facade over deployments, lifecycle operations as jobs, reloads, and what status shows.
+
+Implements the gateway's ``ManagedModels``. Admin-managed desired state will feed the same ``prepare``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sbproxy.artifacts.core.model import PullIntent
+from sbproxy.catalog.core.model import ArtifactDigest, Catalog, PullPolicy, ResolvedArtifact
+from sbproxy.config.core.model_host import ModelHostConfig
+from sbproxy.engines.driver import EngineDriver
+from sbproxy.errors.modelhost import AdmissionRejected, UnknownDeployment
+from sbproxy.errors.tree import SbproxyError
+from sbproxy.modelhost.candidate import prepare_candidate
+from sbproxy.modelhost.core.jobs import JobId, JobKind
+from sbproxy.modelhost.core.status import Availability, Priority, ReplicaState, StatusRow
+from sbproxy.modelhost.deployment import Deployment
+from sbproxy.modelhost.engine_supply import EngineSupply
+from sbproxy.modelhost.gate import HostPermit
+from sbproxy.modelhost.job_desk import Job, JobDesk
+from sbproxy.modelhost.ports import ArtifactStore, DeviceInventory, HostMetrics, JobStore
+from sbproxy.modelhost.pulls import PullDesk
+from sbproxy.modelhost.reload import Prepared
+from sbproxy.modelhost.roster import Roster
+from sbproxy.modelhost.services import Services, Timings
+from sbproxy.modelhost.status_rows import measure, status_row
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ResetOutcome:
+    """The synchronous answer of a reset (contracts section 0, row 2)."""
+
+    deployment: str
+    state: ReplicaState
+    job_id: JobId
+
+
+class ModelHost:
+    """Owns every engine process of this daemon. Everything runs on one event loop; nothing serves before a commit.
+
+    ``config`` and ``catalog`` are the foundation that the first candidate is compared with; deployments appear only
+    through ``prepare`` and ``commit``, at boot as on reload.
+    """
+
+    def __init__(
+        self,
+        *,
+        catalog: Catalog,
+        config: ModelHostConfig,
+        store: ArtifactStore,
+        drivers: Mapping[str, EngineDriver],
+        devices: DeviceInventory,
+        jobs: JobStore,
+        metrics: HostMetrics,
+        clock: Callable[[], float] = time.time,
+        timings: Timings | None = None,
+    ) -> None:
+        self.jobs = JobDesk(jobs, clock)
+        services = Services(
+            config=config,
+            store=store,
+            drivers=drivers,
+            devices=devices,
+            jobs=self.jobs,
+            pulls=PullDesk(self.jobs, metrics),
+            supply=EngineSupply(self.jobs),
+            metrics=metrics,
+            clock=clock,
+            timings=timings or Timings(),
+        )
+        self._roster = Roster(catalog, services)
+        self._changing = asyncio.Lock()
+        self._availability: dict[str, str] = {}
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    def try_acquire(self, deployment: str) -> HostPermit | None:
+        """See ``ManagedModels``. A few attribute checks; about a microsecond."""
+        found = self._roster.deployments.get(deployment)
+        return None if found is None else found.gate.try_enter()
+
+    async def acquire(self, deployment: str, priority: Priority) -> HostPermit:
+        """See ``ManagedModels``. Waiting for a cold start is bounded by the longer of the queue time-out and the
+        readiness deadline; the queue time-out itself runs only while the engine is ready."""
+        return await self._find(deployment).acquire(priority)
+
+    def availability(self, deployment: str) -> Availability:
+        """Raises UnknownDeployment."""
+        return self._find(deployment).availability
+
+    # --- lifecycle operations -----------------------------------------------------------------------------------------
+
+    async def load(self, deployment: str) -> JobId:
+        """Start in the background. Raises UnknownDeployment, or AdmissionRejected when it is held or drains."""
+        target = self._find(deployment)
+        target.refuse_if_held()
+        return await self._in_background("load", target, target.start)
+
+    async def stop(self, deployment: str) -> JobId:
+        """Drain and stop in the background; drain and evict are other names for it. A later request starts it again."""
+        target = self._find(deployment)
+
+        async def work() -> None:
+            await target.stop("operator")
+
+        return await self._in_background("stop", target, work)
+
+    async def reset(self, deployment: str) -> ResetOutcome:
+        """Clear a failure at once. Raises UnknownDeployment or ResetRefused."""
+        target = self._find(deployment)
+        target.reset()
+        state = target.machine.state
+        job = await self._open("reset", target)
+        job.finish()
+        return ResetOutcome(deployment, state, job.id)
+
+    async def pull(self, artifact: ResolvedArtifact, intent: PullIntent = "explicit") -> JobId:
+        """Bring an artifact into the cache in the background; ``explicit`` overrides a manual policy."""
+        services = self._roster.services
+        policy: PullPolicy = artifact.model.pull
+        job = await self.jobs.open("pull", artifact.subject)
+        services.pulls.begin(services.store, artifact, intent, policy, job)
+        return job.id
+
+    # --- desired state ------------------------------------------------------------------------------------------------
+
+    async def prepare(
+        self,
+        catalog: Catalog,
+        config: ModelHostConfig,
+        *,
+        store: ArtifactStore | None = None,
+        drivers: Mapping[str, EngineDriver] | None = None,
+    ) -> Prepared:
+        """Make a candidate ready to commit, and publish nothing. A second candidate waits for the first to end.
+
+        A changed foundation brings its own ``store`` and ``drivers``. Raises what ``prepare_candidate`` raises.
+        """
+        await self._changing.acquire()
+        try:
+            now = self._roster.services
+            services = replace(now, config=config, store=store or now.store, drivers=drivers or now.drivers)
+            candidate = await prepare_candidate(self._roster, catalog, services)
+            await self._ask_drivers(services.drivers)
+        except BaseException:
+            self._changing.release()
+            raise
+        return Prepared(self._roster, candidate, self._changing.release)
+
+    async def close(self, deadline_s: float | None = None) -> None:
+        """Drain everything within ``deadline_s`` seconds (default: shutdown_deadline_ms), then stop all engines."""
+        services = self._roster.services
+        deadline_ms = services.config.shutdown_deadline_ms if deadline_s is None else int(deadline_s * 1000)
+        for deployment in self._roster:
+            deployment.suspended = True
+        await asyncio.gather(*(each.stop("shutdown", deadline_ms) for each in self._roster))
+        await services.pulls.close()
+        await services.background.join(services.timings.stop_grace_s)
+        await self.jobs.close()
+
+    # --- what others see ----------------------------------------------------------------------------------------------
+
+    @property
+    def runtime_revision(self) -> int:
+        """Commits so far; 0 before the first."""
+        return self._roster.revision
+
+    @property
+    def catalog(self) -> Catalog:
+        return self._roster.catalog
+
+    @property
+    def config(self) -> ModelHostConfig:
+        return self._roster.services.config
+
+    def status(self) -> list[StatusRow]:
+        """One row a replica, generations that still drain included. ``refresh`` measures what is measured."""
+        services = self._roster.services
+        now_ms = int(services.clock() * 1000)
+        return [
+            status_row(each, services.ledger, self._availability.get(each.artifact.engine, "blocked"), now_ms)
+            for each in self._roster
+        ]
+
+    async def refresh(self) -> None:
+        """Measure engine memory and ask the drivers for their availability, in worker threads."""
+        await self._ask_drivers(self._roster.services.drivers)
+        await measure(list(self._roster))
+
+    def deployments_document(self) -> dict[str, Any]:
+        """The body of ``GET /admin/model-host/deployments``: a file-managed host has no durable revision."""
+        config = self._roster.services.config
+        return {
+            "schema_version": 1,
+            "authority": config.authority,
+            "read_only": config.authority != "admin_managed",
+            "revision": None,
+            "content_digest": None,
+            "deployments": {
+                name: each.config.model_dump(mode="json") for name, each in sorted(self._roster.deployments.items())
+            },
+        }
+
+    def resident_digests(self) -> frozenset[ArtifactDigest]:
+        """Artifacts that an engine uses or is about to use."""
+        return frozenset(each.artifact.digest for each in self._roster.resident)
+
+    def configured_digests(self) -> frozenset[ArtifactDigest]:
+        """Artifacts that the published desired state names."""
+        return frozenset(each.artifact.digest for each in self._roster.deployments.values())
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _find(self, deployment: str) -> Deployment:
+        found = self._roster.deployments.get(deployment)
+        if found is None:
+            near = difflib.get_close_matches(deployment, self._roster.deployments, n=3)
+            raise UnknownDeployment(deployment, tuple(near))
+        return found
+
+    async def _ask_drivers(self, drivers: Mapping[str, EngineDriver]) -> None:
+        asked = await asyncio.to_thread(lambda: {name: each.availability().state for name, each in drivers.items()})
+        self._availability = dict(asked)
+
+    async def _open(self, kind: JobKind, target: Deployment) -> Job:
+        job = await self.jobs.open(kind, target.id)
+        target.job_id = job.id
+        return job
+
+    async def _in_background(self, kind: JobKind, target: Deployment, work: Callable[[], Awaitable[None]]) -> JobId:
+        job = await self._open(kind, target)
+
+        async def run() -> None:
+            job.run()
+            try:
+                await work()
+            except SbproxyError as error:
+                reason = error.reason if isinstance(error, AdmissionRejected) else error.code
+                log.error("%s of %s failed: %s", kind, target.id, error)
+                job.fail(f"{kind} failed ({reason}); inspect server logs", reason)
+            else:
+                job.finish()
+
+        self._roster.services.background.spawn(run(), f"{kind} {target.id}")
+        return job.id

@@ -1,0 +1,142 @@
+"""The commit of a prepared candidate: start what is new, publish in one step, drain what lost its place, or undo."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from sbproxy.errors.tree import SbproxyError
+from sbproxy.modelhost.candidate import Candidate, drains_first, starts_now
+from sbproxy.modelhost.deployment import Deployment
+from sbproxy.modelhost.roster import Roster
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CommitReport:
+    """What a commit published. ``degraded`` names deployments that were kept although their start failed."""
+
+    runtime_revision: int
+    added: tuple[str, ...]
+    changed: tuple[str, ...]
+    removed: tuple[str, ...]
+    preserved: tuple[str, ...]
+    degraded: tuple[str, ...]
+
+
+class Prepared:
+    """A candidate that waits for its commit. Exactly one of ``commit`` and ``abort`` ends it and frees the host for
+    the next candidate."""
+
+    def __init__(self, roster: Roster, candidate: Candidate, done: Callable[[], None]) -> None:
+        self._roster = roster
+        self._candidate = candidate
+        self._done = done
+        self._staged: dict[str, Deployment] = {}
+        self._held_down: list[Deployment] = []
+        self._degraded: list[str] = []
+        self._ended = False
+
+    @property
+    def candidate(self) -> Candidate:
+        return self._candidate
+
+    async def commit(self, *, keep_failed: bool = False) -> CommitReport:
+        """Start warm and replacing engines, then swap. Raises what kept one from starting; the old state then serves.
+
+        With ``keep_failed`` an *added* deployment that does not start is published failed instead, so that one bad
+        model does not keep a whole daemon from booting.
+        """
+        self._end()
+        try:
+            self._stage()
+            await self._start_all(keep_failed)
+        except (SbproxyError, asyncio.CancelledError):
+            await self._roll_back()
+            raise
+        else:
+            return self._publish()
+        finally:
+            self._done()
+
+    async def abort(self) -> None:
+        """Give the candidate up. What was pulled stays in the cache."""
+        if not self._ended:
+            self._end()
+            self._done()
+
+    def _end(self) -> None:
+        if self._ended:
+            raise RuntimeError("this candidate was committed or aborted before")
+        self._ended = True
+
+    def _stage(self) -> None:
+        candidate = self._candidate
+        for name in (*candidate.plan.added, *candidate.plan.changed):
+            self._staged[name] = Deployment(
+                name,
+                self._roster.next_generation(name),
+                candidate.config(name),
+                candidate.artifacts[name],
+                candidate.services,
+                verified=name in candidate.verified,
+            )
+
+    async def _start_all(self, keep_failed: bool) -> None:
+        old = self._roster.deployments
+        starting = [name for name, new in self._staged.items() if starts_now(new.config, old.get(name))]
+        recreated = [name for name in starting if drains_first(self._staged[name].config, old.get(name))]
+        # Rolling ones first: while they start nothing has been stopped, so a failure costs nobody anything.
+        rolling = [name for name in starting if name not in recreated]
+        tolerated = self._candidate.plan.added if keep_failed else ()
+        await self._start(rolling, tolerated)
+        await self._drain_first(recreated)
+        await self._start(recreated, ())
+
+    async def _start(self, names: Iterable[str], tolerated: Iterable[str]) -> None:
+        slots = asyncio.Semaphore(self._candidate.services.config.max_parallel_prepares)
+
+        async def one(name: str) -> None:
+            async with slots:
+                await self._staged[name].start()
+
+        names = list(names)
+        results = await asyncio.gather(*(one(name) for name in names), return_exceptions=True)
+        for name, error in zip(names, results, strict=True):
+            if isinstance(error, SbproxyError) and name in tolerated:
+                log.error("%s did not start and is kept failed: %s", name, error)
+                self._degraded.append(name)
+            elif error is not None:
+                raise error
+
+    async def _drain_first(self, names: Iterable[str]) -> None:
+        for name in names:
+            old = self._roster.deployments[name]
+            old.suspended = True
+            self._held_down.append(old)
+        await asyncio.gather(*(old.stop("reload") for old in self._held_down))
+
+    def _publish(self) -> CommitReport:
+        candidate, roster = self._candidate, self._roster
+        kept = {name: roster.deployments[name] for name in candidate.plan.preserved}
+        losing = roster.publish(candidate.catalog, candidate.services, {**kept, **self._staged})
+        for old in losing:
+            candidate.services.background.spawn(roster.retire(old, "reload"), f"retire {old.id}")
+        plan = candidate.plan
+        return CommitReport(
+            roster.revision, plan.added, plan.changed, plan.removed, plan.preserved, tuple(self._degraded)
+        )
+
+    async def _roll_back(self) -> None:
+        """Stop what was staged, then restore what a recreate rollout had stopped. A restore can fail; that is logged
+        and visible in the status, and the first error stays the one that is raised."""
+        await asyncio.gather(*(new.stop("reload") for new in self._staged.values()))
+        for old in self._held_down:
+            old.suspended = False
+        results = await asyncio.gather(*(old.start() for old in self._held_down), return_exceptions=True)
+        for old, error in zip(self._held_down, results, strict=True):
+            if error is not None:
+                log.error("%s could not be restored to generation %d: %s", old.id, old.generation, error)

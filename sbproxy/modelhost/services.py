@@ -1,0 +1,58 @@
+"""What every deployment of one host shares: the adapters, the desks, the ledger and the host's own settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from sbproxy.config.core.model_host import EngineConfig, ModelHostConfig
+from sbproxy.engines.driver import EngineDriver
+from sbproxy.errors.engines import EngineBlocked
+from sbproxy.modelhost.background import Background
+from sbproxy.modelhost.core.lifecycle import RestartPolicy
+from sbproxy.modelhost.engine_supply import EngineSupply
+from sbproxy.modelhost.job_desk import JobDesk
+from sbproxy.modelhost.ports import ArtifactStore, DeviceInventory, HostMetrics
+from sbproxy.modelhost.pulls import PullDesk
+from sbproxy.modelhost.residency import ReservationLedger
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Numbers that the documents leave open (contracts section 45). Seconds, except in the restart policy.
+
+    ``readiness_s`` bounds the time from launch to the first healthy answer, and the wait of a request for a cold
+    start unless its queue time-out is longer. ``stop_grace_s`` stands between TERM and KILL.
+    """
+
+    readiness_s: float = 600.0
+    stop_grace_s: float = 5.0
+    restarts: RestartPolicy = field(default_factory=RestartPolicy)
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """A reload makes a copy with its own ``config`` and, with nothing resident, its own ``store`` and ``drivers``."""
+
+    config: ModelHostConfig
+    store: ArtifactStore
+    drivers: Mapping[str, EngineDriver]
+    devices: DeviceInventory
+    jobs: JobDesk
+    pulls: PullDesk
+    supply: EngineSupply
+    metrics: HostMetrics
+    clock: Callable[[], float]
+    timings: Timings
+    ledger: ReservationLedger = field(default_factory=ReservationLedger)
+    background: Background = field(default_factory=Background)
+
+    def driver(self, engine: str) -> EngineDriver:
+        """Raises EngineBlocked for an engine that this host has no driver of."""
+        driver = self.drivers.get(engine)
+        if driver is None:
+            raise EngineBlocked(engine, f"this host runs {', '.join(sorted(self.drivers)) or 'no engine'}")
+        return driver
+
+    def engine_config(self, engine: str) -> EngineConfig:
+        return next((block for name, block in self.config.engines.items() if name == engine), EngineConfig())

@@ -1,0 +1,78 @@
+"""Kills at any moment leave a state that the next start repairs (issue M1, what it must show 6)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from support import fake_engine
+from support.daemon import FAKE_ENGINE_CONFIG, daemon, tiny_catalog
+
+pytestmark = pytest.mark.e2e
+
+
+def engines_under(directory: Path) -> list[int]:
+    """Live engine processes that serve a model below ``directory``."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        command = process.info["cmdline"] or []
+        if "--api-key-file" in command and any(str(directory) in word for word in command):
+            found.append(process.pid)
+    return found
+
+
+def wait_for(condition: object, timeout_s: float = 15) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_kill_9_of_the_daemon_leaves_no_orphan_and_the_next_start_serves(tmp_path: Path) -> None:
+    tiny_catalog(tmp_path)
+    fake_engine.install(tmp_path)
+    with daemon(tmp_path, FAKE_ENGINE_CONFIG) as served:
+        served.start()
+        assert served.chat().status == 200
+        first = served.status_row()
+        assert engines_under(tmp_path) == [first["pid"]]
+        served.kill()
+        served.start()
+        wait_for(lambda: engines_under(tmp_path) == [])
+        assert served.status_row()["state"] in ("configured", "cached")
+        assert served.chat().status == 200
+        row = served.status_row()
+        assert row["state"] == "ready"
+        assert row["pid"] != first["pid"]
+        assert engines_under(tmp_path) == [row["pid"]]
+        assert served.stop() == 0
+    assert engines_under(tmp_path) == []
+
+
+def test_kill_9_of_the_engine_heals_at_the_next_request(tmp_path: Path) -> None:
+    tiny_catalog(tmp_path)
+    fake_engine.install(tmp_path)
+    with daemon(tmp_path, FAKE_ENGINE_CONFIG) as served:
+        served.start()
+        assert served.chat().status == 200
+        pid = served.status_row()["pid"]
+        os.kill(pid, signal.SIGKILL)
+        wait_for(lambda: served.status_row()["pid"] != pid)
+        assert served.chat(timeout_s=60).status == 200
+        assert served.status_row()["state"] == "ready"
+        assert len(engines_under(tmp_path)) == 1
+
+
+def test_sigterm_drains_the_running_answer_then_exits_0(tmp_path: Path) -> None:
+    tiny_catalog(tmp_path)
+    fake_engine.install(tmp_path)
+    with daemon(tmp_path, FAKE_ENGINE_CONFIG) as served:
+        served.start()
+        assert served.chat().status == 200
+        assert served.stop() == 0
+        assert "Traceback" not in served.log
+    assert engines_under(tmp_path) == []

@@ -1,0 +1,1 @@
+"""Asynchronous workers that turn answers of the admin API into events."""

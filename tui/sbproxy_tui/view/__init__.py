@@ -1,0 +1,1 @@
+"""Pure: events reduce to a state, and selectors turn the state into what widgets show."""

@@ -1,0 +1,98 @@
+"""Selectors: from the state to the text that widgets show. Every string from the wire is scrubbed here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sbproxy.api.model_host import DeploymentStatus, Job
+from sbproxy.observe.core.scrub import scrub
+from sbproxy_tui.view.state import ConsoleState
+
+COLUMNS = ("deployment", "state", "model", "engine", "active", "queued", "memory", "reason")
+JOB_LINES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentRow:
+    """One table row; ``key`` names the deployment for actions."""
+
+    key: str
+    cells: tuple[str, ...]
+
+
+def status_line(state: ConsoleState) -> str:
+    """The one row on top: link, target, user, and the age of what is shown when it is not fresh."""
+    return "  ".join(part for part in (_link_word(state), scrub(state.target, 60), scrub(state.user, 40)) if part)
+
+
+def _link_word(state: ConsoleState) -> str:
+    match state.link:
+        case "connecting":
+            waited = state.now - state.started_at
+            return "CONNECTING" + (f" {waited:.0f}s" if waited >= 1 else "")
+        case "live":
+            return "LIVE"
+        case "stale":
+            return f"STALE {state.age_s or 0:.0f}s"
+        case "offline":
+            wait = max(0.0, (state.retry_at or state.now) - state.now)
+            return f"OFFLINE retry {wait:.0f}s"
+        case "signed_out":
+            return "SIGNED OUT"
+
+
+def deployment_rows(state: ConsoleState) -> tuple[DeploymentRow, ...]:
+    if state.status is None:
+        return ()
+    return tuple(DeploymentRow(row.deployment, _cells(row)) for row in state.status.deployments)
+
+
+def _cells(row: DeploymentStatus) -> tuple[str, ...]:
+    model = row.model if row.variant is None else f"{row.model}:{row.variant}"
+    words = (
+        row.deployment,
+        row.state,
+        model,
+        row.engine or "-",
+        f"{row.active_requests}/{row.max_concurrency}",
+        f"{row.queued_requests}/{row.max_queue_depth}",
+        mib(row.resident_bytes if row.resident_bytes is not None else row.memory and row.memory.total_bytes),
+        row.reason_code or "",
+    )
+    return tuple(scrub(word, 60) for word in words)
+
+
+def empty_note(state: ConsoleState) -> str:
+    """Why the table is empty: empty is not broken (design/console.md 4.3)."""
+    if state.status is None:
+        return scrub(state.problem or "waiting for the first answer", 200)
+    if not state.status.deployments:
+        return "no deployments are configured; add one under proxy.model_host.deployments in sb.yml, then reload"
+    return ""
+
+
+def job_lines(state: ConsoleState) -> tuple[str, ...]:
+    """The newest jobs last, one line each."""
+    return tuple(_job_line(job) for job in state.jobs[-JOB_LINES:])
+
+
+def _job_line(job: Job) -> str:
+    done, total = job.progress.completed_bytes, job.progress.total_bytes
+    amount = f"  {mib(done)} of {mib(total)}" if total else ""
+    error = f"  {job.error}" if job.error else ""
+    return scrub(f"{job.kind:<8} {job.subject:<32} {job.state}{amount}{error}", 200)
+
+
+def mib(count: int | None) -> str:
+    """Bytes for people: MiB below one GiB, GiB with one digit above."""
+    if count is None:
+        return "-"
+    size = count / 2**20
+    return f"{size:.0f} MiB" if size < 1024 else f"{size / 1024:.1f} GiB"
+
+
+def notice(state: ConsoleState) -> str:
+    """The line above the footer: the last message, or what keeps the link from being live."""
+    if state.link in ("offline", "signed_out") and state.problem:
+        return scrub(state.problem, 200)
+    return scrub(state.message, 200)

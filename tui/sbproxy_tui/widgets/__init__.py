@@ -1,0 +1,1 @@
+"""Widgets show what a selector gives them and never call the client."""
