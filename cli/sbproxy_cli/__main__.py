@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
-from sbproxy_cli.argv import arrange, asks_version
+from sbproxy_cli.argv import COMPLETE_VARIABLE, arrange, asks_version
 
 
 def main() -> int:
@@ -18,6 +19,10 @@ def main() -> int:
     from sbproxy_cli.app import app
     from sbproxy_cli.diagnostics import unexpected
 
+    if COMPLETE_VARIABLE in os.environ:
+        from typer.completion import completion_init
+
+        completion_init()
     try:
         app(args=arrange(argv), prog_name="sbproxy")
     except Exception as bug:  # noqa: BLE001 - the top of the process

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+COMPLETE_VARIABLE = "_SBPROXY_COMPLETE"
+"""Set by a shell that asks for completions instead of running a command."""
+
 COMMANDS = (
     "serve",
     "run",

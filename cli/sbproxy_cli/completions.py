@@ -8,13 +8,15 @@ from typing import Annotated
 import typer
 
 from sbproxy_cli import output
+from sbproxy_cli.argv import COMPLETE_VARIABLE
 from sbproxy_cli.boundary import verb
 
-COMPLETE_VARIABLE = "_SBPROXY_COMPLETE"
+# The parser has no script of its own for this shell; its answer for bash, one word a line, is what elvish wants.
 _ELVISH = """\
+use str
 set edit:completion:arg-completer[sbproxy] = {|@words|
-  var line = (str:join ' ' $words)
-  env _SBPROXY_COMPLETE=complete_zsh _TYPER_COMPLETE_ARGS=$line sbproxy | from-lines
+  var at = (- (count $words) 1)
+  env _SBPROXY_COMPLETE=complete_bash COMP_WORDS=(str:join "\\n" $words) COMP_CWORD=$at sbproxy | from-lines
 }
 """
 
@@ -33,6 +35,9 @@ def completions(context: typer.Context, shell: Annotated[Shell, typer.Argument(h
 
     Source it from the shell's start-up file.
     """
+    if shell is Shell.elvish:
+        output.block(_ELVISH)
+        return
     from typer._completion_shared import get_completion_script
 
     output.block(get_completion_script(prog_name="sbproxy", complete_var=COMPLETE_VARIABLE, shell=shell.value))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 from collections.abc import Coroutine
 from typing import Any, TypeVar
@@ -17,6 +16,8 @@ TERMINATED = 143
 
 def run_cancellable(verb: str, work: Coroutine[Any, Any, Result]) -> Result:
     """The result of ``work``. Ctrl-C arrives as KeyboardInterrupt after the clean-up, SIGTERM as exit 143."""
+    # Here and not above, because the parser loads every command's module and most lines need no event loop.
+    import asyncio
 
     async def guarded() -> Result:
         task = asyncio.current_task()

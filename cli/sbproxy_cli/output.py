@@ -38,24 +38,14 @@ def block(text: str) -> None:
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, right: frozenset[str] = frozenset()) -> None:
     """Columns under ``headers``; those named in ``right`` are aligned right.
 
-    In a pipe no cell is wrapped or cut, so that a script finds a row on a line. On a terminal that is too narrow,
-    cells wrap inside their column.
+    In a pipe no cell is wrapped or cut, so that a script finds a row on a line. On a terminal that is too narrow the
+    last column wraps, or the first one gets a line of its own.
     """
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    from sbproxy_cli.tables import table_lines
 
-    grid = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="")
-    piped = not sys.stdout.isatty()
-    for header in headers:
-        grid.add_column(header, justify="right" if header in right else "left", no_wrap=piped, overflow="fold")
-    for row in rows:
-        grid.add_row(*[Text(scrub(cell)) for cell in row])
-    width = 10_000 if piped else shutil.get_terminal_size().columns
-    console = Console(file=sys.stdout, width=width, color_system=None, force_terminal=False, highlight=False)
-    with console.capture() as captured:
-        console.print(grid)
-    _write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
+    cells = [[scrub(cell, LINE_LIMIT) for cell in row] for row in rows]
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    _write("".join(f"{line}\n" for line in table_lines(headers, cells, right=right, width=width)))
 
 
 def _write(text: str) -> None:

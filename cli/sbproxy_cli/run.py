@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -87,6 +86,8 @@ def _plan(
     accel: Accel,
     cache_dir: Path | None,
 ) -> RunPlan:
+    import secrets
+
     from sbproxy_cli.local_run.plan import RunPlan
     from sbproxy_cli.local_run.ports import free_port
 

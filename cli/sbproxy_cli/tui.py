@@ -23,7 +23,7 @@ def tui(
     """Watch and steer a running daemon in a full-screen console."""
     # Textual writes escapes to whatever stderr is and then waits for keys that never come.
     if not (sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()):
-        raise NoTerminal("sbproxy tui", "sbproxy models ps")
+        raise NoTerminal("the console", "sbproxy models ps")
     if importlib.util.find_spec("textual") is None:
         raise PartMissing("the console", "tui")
     from sbproxy_tui.app import run

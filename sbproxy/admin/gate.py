@@ -55,31 +55,35 @@ class Gate:
         """Outermost first. The boundary stands twice: around the gate, and inside so that the audit sees statuses."""
         return [
             error_boundary,
-            web.middleware(self.bound_size),
-            web.middleware(self.limit_rate),
-            web.middleware(self.check_address),
-            web.middleware(self.answer_preflight),
-            web.middleware(self.authorize),
+            self.bound_size,
+            self.limit_rate,
+            self.check_address,
+            self.answer_preflight,
+            self.authorize,
             error_boundary,
         ]
 
+    @web.middleware
     async def bound_size(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         # A body without a declared length is bounded while it is read (client_max_size), with the same answer.
         if (request.content_length or 0) > MAX_BODY:
             return too_large()
         return await handler(request)
 
+    @web.middleware
     async def limit_rate(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         address, now = request.remote or "", self._monotonic()
         if request.path not in PROBES and not self._rate.take(address, now):
             return too_many_requests(self._rate.retry_after_s(address, now))
         return await handler(request)
 
+    @web.middleware
     async def check_address(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         if not self._addresses.admits(request.remote):
             return refuse(403, "forbidden: this client address is not in proxy.admin.allow_ips")
         return await handler(request)
 
+    @web.middleware
     async def answer_preflight(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         if request.method != "OPTIONS":
             return await handler(request)
@@ -90,6 +94,7 @@ class Gate:
             response.headers["Access-Control-Max-Age"] = "600"
         return response
 
+    @web.middleware
     async def authorize(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         if request.path in PUBLIC:
             # Their handlers look at credentials themselves, where they have a use for them at all.

@@ -6,8 +6,10 @@ arrives over a short queue.
 
 from __future__ import annotations
 
+import functools
 import queue
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -23,6 +25,12 @@ from sbproxy.artifacts.transport import BrokenOff, Timeouts
 _QUEUED_CHUNKS = 32
 _POLL_S = 0.1
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
+
+
+@functools.cache
+def _trust() -> ssl.SSLContext:
+    """Loading the certificates costs more than a small file's whole exchange, so it is done once a process."""
+    return httpx.create_ssl_context(trust_env=True)
 
 
 class Conversation(threading.Thread):
@@ -80,7 +88,7 @@ class Conversation(threading.Thread):
         home = origin(self._url)
         url = self._url
         linked: dict[str, str] = {}
-        with httpx.Client(timeout=timeout, follow_redirects=False, trust_env=True) as client:
+        with httpx.Client(verify=_trust(), timeout=timeout, follow_redirects=False, trust_env=True) as client:
             for hop in range(MAX_HOPS + 1):  # next_hop refuses the one that would be too many
                 foreign = origin(url) != home
                 secret = self._token.header() if self._token and not foreign else {}

@@ -120,7 +120,9 @@ class _Check:
         declared = _declared(data)
         salvaged = salvage(data, SbConfig, {"directory": path.parent.absolute()})
         if salvaged.error is not None:
-            self._report(model_errors.findings(salvaged.error, self._root))
+            unreadable = {problem.path for problem in self._reading.problems}
+            found = model_errors.findings(salvaged.error, self._root)
+            self._report(finding for finding in found if render(finding.path) not in unreadable)
         config = salvaged.document or SbConfig()
         refused = frozenset(self._refused_secrets)
         placed = (salvaged.as_written(finding, refused) for finding in rule_findings(config, declared))

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import yaml
 
-from sbproxy.config.core.interpolation import expand
+from sbproxy.config.core.interpolation import expand, shielded, unshielded
 from sbproxy.config.core.scalars import typed
 from sbproxy.config.core.tree import Entry, KeyPath, Listing, Mark, Node, Scalar, Table, quoted, render
 from sbproxy.errors.config import Problem
@@ -69,7 +69,6 @@ class _Composer:
         self._text = text
         self._file = file
         self._environ = environ
-        self._events = yaml.parse(text, Loader=yaml.SafeLoader)
         self._anchors: dict[str, tuple[Node, int, int]] = {}
         self._weight = 0
         self._expanded = 0
@@ -80,6 +79,10 @@ class _Composer:
     def document(self) -> Node:
         if len(self._text) > MAX_BYTES:
             self._fail((), None, f"larger than {MAX_BYTES >> 20} MiB")
+        try:
+            self._events = yaml.parse(shielded(self._text), Loader=yaml.SafeLoader)
+        except ValueError as error:
+            self._fail((), None, str(error))
         self._next()
         if isinstance(self._next(), yaml.StreamEndEvent):
             self._fail((), None, "the file is empty; expected a mapping")
@@ -97,13 +100,13 @@ class _Composer:
             mark = error.problem_mark or error.context_mark
             place = None if mark is None else Mark(mark.line + 1, mark.column + 1)
             reason = " ".join(part for part in (error.context, error.problem) if part)
-            self._fail((), place, f"YAML syntax: {reason}")
+            self._fail((), place, f"YAML syntax: {unshielded(reason)}")
         except yaml.reader.ReaderError as error:
             line = self._text.count("\n", 0, max(error.position, 0)) + 1
-            self._fail((), Mark(line, 1), f"YAML syntax: character U+{ord(str(error.character)):04X} is not allowed")
-        except (yaml.YAMLError, ValueError, OverflowError) as error:
-            # chr() of an escape such as "\UFFFFFFFF" fails inside PyYAML with a plain ValueError or OverflowError.
-            self._fail((), None, f"YAML syntax: {error}")
+            self._fail((), Mark(line, 1), f"YAML syntax: character U+{int(error.character):04X} is not allowed")
+        except (yaml.YAMLError, ValueError, OverflowError):
+            # PyYAML passes "\UFFFFFFFF" to chr(), which answers with a plain ValueError or OverflowError.
+            self._fail((), None, "YAML syntax: an escape in double quotes names no character")
 
     def _node(self, event: yaml.Event, path: KeyPath, depth: int) -> Node:
         if isinstance(event, yaml.AliasEvent):
@@ -163,7 +166,7 @@ class _Composer:
         return node.text
 
     def _scalar(self, event: yaml.ScalarEvent, path: KeyPath) -> Scalar:
-        mark, written = _mark(event), event.value
+        mark, written = _mark(event), unshielded(event.value)
         text = written
         if self._environ is not None:
             text = self._filled(written, path, mark)

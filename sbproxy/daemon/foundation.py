@@ -65,6 +65,10 @@ class Foundation:
         """The job database: beside the artifacts, because commands without a daemon keep their jobs there too."""
         return self.cache_root / "jobs" / "jobs.sqlite3"
 
+    def catalog_index(self) -> dict[str, tuple[str, ...]]:
+        """Model id to variant ids, for checking the names in a configuration."""
+        return {name: tuple(variant.id for variant in model.variants) for name, model in self.catalog.models.items()}
+
     def worker_facts(self) -> WorkerFacts:
         """What this machine offers to a resolution. Blocking: probes devices and engines."""
         machine = self.devices.probe()

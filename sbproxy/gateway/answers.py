@@ -34,17 +34,25 @@ EVENTS = (
 def answer(call: Call, status: int, headers: HeaderPairs, body: bytes) -> None:
     """Send a whole answer with the request's id."""
     call.record.status = status
-    call.exchange.respond(status, [*headers, (b"x-request-id", call.request_id.encode())], body)
+    call.exchange.respond(status, (*headers, (b"x-request-id", call.request_id.encode())), body)
     call.answered = True
 
 
-def inference_headers(call: Call) -> list[tuple[bytes, bytes]]:
-    """What every successful inference carries (document 1, dispatch)."""
-    return [
+def answer_inference(call: Call, body: bytes) -> None:
+    """Send a model's whole answer."""
+    call.record.status = 200
+    call.exchange.respond(200, answer_headers(call, (JSON,)), body)
+    call.answered = True
+
+
+def answer_headers(call: Call, first: HeaderPairs) -> HeaderPairs:
+    """``first`` and what every successful inference carries (document 1, dispatch)."""
+    return (
+        *first,
         (b"x-request-id", call.request_id.encode()),
         (b"x-sbproxy-logical-model", header_text(call.model)),
         (b"x-sbproxy-route-class", b"local" if call.record.route_class == "local" else b"external"),
-    ]
+    )
 
 
 def header_text(text: str) -> bytes:

@@ -102,9 +102,15 @@ class UpstreamResponse(Protocol):
     """An answer whose head has arrived. Close it, or read it to its end; both give the connection up."""
 
     status: int
-    headers: HeaderPairs
 
-    def header(self, name: bytes) -> bytes | None: ...
+    @property
+    def headers(self) -> HeaderPairs:
+        """All fields; split when first asked for, so prefer ``header`` for the few that matter."""
+        ...
+
+    def header(self, name: bytes) -> bytes | None:
+        """The first value of a lower-case header name."""
+        ...
 
     async def read(self, limit: int) -> bytes:
         """The whole body; UpstreamBroken when it ends early, UpstreamTooLarge above ``limit`` bytes."""

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 import orjson
 
 from sbproxy.errors.gateway import UpstreamBroken, UpstreamError, UpstreamTooLarge
-from sbproxy.gateway.answers import EVENTS, JSON, answer, inference_headers
+from sbproxy.gateway.answers import EVENTS, answer_headers, answer_inference
 from sbproxy.gateway.call import Call
 from sbproxy.gateway.core.chunks import ChunkRewriter
 from sbproxy.gateway.core.refusals import event_status
@@ -49,7 +49,7 @@ async def relay(call: Call, response: UpstreamResponse, source: str) -> tuple[in
     record = call.record
     record.tokens_in, record.tokens_out = usage
     record.usage_estimated = estimated
-    answer(call, 200, (JSON, *inference_headers(call)), body)
+    answer_inference(call, body)
     return None
 
 
@@ -110,7 +110,7 @@ def _rewrite_all(events: list[bytes], rewriter: ChunkRewriter) -> bytes:
 
 
 def _start(call: Call) -> None:
-    call.exchange.start(200, [*EVENTS, *inference_headers(call)])
+    call.exchange.start(200, answer_headers(call, EVENTS))
     call.started = True
     call.record.status = 200
     call.record.ttft_ms = call.elapsed_ms()

@@ -32,7 +32,11 @@ origins:
     action:
       type: ai_proxy
       providers:
-        - {name: local, provider_type: managed_model, deployment: smol, models: ["team/smol:135m"], default_model: "team/smol:135m"}
+        - name: local
+          provider_type: managed_model
+          deployment: smol
+          models: ["team/smol:135m"]
+          default_model: "team/smol:135m"
   127.0.0.1: *proxy
 """
 MODEL = "team/smol:135m"

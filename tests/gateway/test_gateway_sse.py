@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,7 +36,7 @@ def model(wire: bytes) -> list[bytes]:
 @given(WIRE, st.lists(st.integers(0, 60)))
 def test_any_cutting_gives_the_events_of_the_definition(wire: bytes, cuts: list[int]) -> None:
     edges = sorted({0, len(wire), *(cut for cut in cuts if cut < len(wire))})
-    pieces = [wire[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+    pieces = [wire[start:end] for start, end in itertools.pairwise(edges)]
     assert read(pieces) == model(wire)
     assert read([wire[at : at + 1] for at in range(len(wire))]) == model(wire)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -280,8 +281,10 @@ class AdminWorld:
 
     def call(self, method: str, path: str, who: tuple[str, str] | None = None, **options: Any) -> Any:
         """``async with world.call("GET", "/x", ADMIN) as answer``."""
-        auth = aiohttp.BasicAuth(*who) if who else None
-        return self.client.request(method, self.server.make_url(path), auth=auth, **options)
+        headers = dict(options.pop("headers", {}))
+        if who is not None:
+            headers["Authorization"] = f"Basic {base64.b64encode(':'.join(who).encode()).decode()}"
+        return self.client.request(method, self.server.make_url(path), headers=headers, **options)
 
     async def get(self, path: str, who: tuple[str, str] | None = ADMIN, **options: Any) -> tuple[int, Any]:
         async with self.call("GET", path, who, **options) as answer:

@@ -62,7 +62,10 @@ class Daemon:
         with (self.directory / "daemon.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "sbproxy_cli", "serve", str(self.config), *self.arguments],
-                stdout=log, stderr=log, env=self.environ, start_new_session=True,
+                stdout=log,
+                stderr=log,
+                env=self.environ,
+                start_new_session=True,
             )
         if wait:
             self.wait_ready(timeout_s)
@@ -81,8 +84,16 @@ class Daemon:
         raise AssertionError(f"the daemon was not ready in {timeout_s} s:\n{self.log}")
 
     def ask(
-        self, method: str, path: str, body: Any = None, *, admin: bool = False, auth: bool = True,
-        host: str = "localhost", timeout_s: float = 60, headers: dict[str, str] | None = None,
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        admin: bool = False,
+        auth: bool = True,
+        host: str = "localhost",
+        timeout_s: float = 60,
+        headers: dict[str, str] | None = None,
     ) -> Answer:
         """One request on a fresh connection. Objects are sent as JSON."""
         connection = http.client.HTTPConnection("127.0.0.1", self.admin_port if admin else self.port, timeout=timeout_s)
@@ -134,7 +145,7 @@ class Daemon:
 
 @contextmanager
 def daemon(directory: Path, config: str, **environ: str) -> Iterator[Daemon]:
-    """A daemon with ``{port}``, ``{admin_port}`` and ``{dir}`` filled into ``config``; not started yet, ended at exit."""
+    """A daemon with ``{port}``, ``{admin_port}``, ``{dir}`` filled into ``config``; not started yet, ended at exit."""
     port, admin_port = free_port(), free_port()
     directory.mkdir(parents=True, exist_ok=True)
     text = config.replace("{port}", str(port)).replace("{admin_port}", str(admin_port)).replace("{dir}", str(directory))
@@ -198,7 +209,8 @@ FAKE_ENGINE_CONFIG = """
 proxy:
   http_bind_port: {port}
   bind_address: 127.0.0.1
-  admin: {enabled: true, port: {admin_port}, username: admin, password: "${SB_ADMIN_PASSWORD}", rate_limit_per_minute: 100000}
+  admin:
+    {enabled: true, port: {admin_port}, username: admin, password: "${SB_ADMIN_PASSWORD}", rate_limit_per_minute: 100000}
   model_host:
     catalog_file: catalog.yml
     shutdown_deadline_ms: 5000
@@ -211,5 +223,9 @@ origins:
     action:
       type: ai_proxy
       providers:
-        - {name: local, provider_type: managed_model, deployment: tiny, models: [tiny, "org/tiny:q4#1"], default_model: tiny}
+        - name: local
+          provider_type: managed_model
+          deployment: tiny
+          models: [tiny, "org/tiny:q4#1"]
+          default_model: tiny
 """

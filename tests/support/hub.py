@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, Self
 from urllib.parse import quote, unquote, urlsplit
 
 Server = Literal["hub", "cdn"]
@@ -42,8 +42,7 @@ Kind = Literal[
     "short",  # no Content-Length, and a clean end after ``at`` bytes
     "wrong_length",  # a Content-Length that is ``chunk`` too large, then all bytes and a close
     "encoded",  # claims gzip
-    "no_etag",
-    "weak_etag",
+    "unvalidated",  # all bytes, under the ``etag`` that the fault names
     "redirect_loop",
     "redirect_nowhere",  # a Location that is no web address
 ]
@@ -67,6 +66,7 @@ class Fault:
     status: int = 500
     retry_after: str | None = None
     data: bytes = b""
+    etag: Literal["strong", "weak", "none"] = "strong"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +103,14 @@ class Hub:
         self._faults: list[Fault] = []
         self._servers = {"hub": _Server(self, "hub"), "cdn": _Server(self, "cdn")}
 
-    def __enter__(self) -> Hub:
+    def __enter__(self) -> Self:
         for server in self._servers.values():
             server.thread.start()
         return self
 
-    def __exit__(self, _type: type[BaseException] | None, _error: BaseException | None, _tb: TracebackType | None) -> None:
+    def __exit__(
+        self, _type: type[BaseException] | None, _error: BaseException | None, _tb: TracebackType | None
+    ) -> None:
         self.closing.set()
         for server in self._servers.values():
             server.shutdown()
@@ -132,6 +134,11 @@ class Hub:
         with self.lock:
             self._faults.append(Fault(kind, **details))
 
+    def behave(self) -> None:
+        """Forget the faults that are still queued."""
+        with self.lock:
+            self._faults.clear()
+
     def replace(self, path: str, data: bytes) -> None:
         """Change a file, and with it its ETag."""
         self.files[path] = data
@@ -142,7 +149,9 @@ class Hub:
     def take_fault(self, path: str, server: Server, *, redirecting: bool) -> Fault | None:
         with self.lock:
             for fault in self._faults:
-                right_place = (fault.kind in ON_REDIRECT) == redirecting if fault.server is None else fault.server == server
+                right_place = (
+                    (fault.kind in ON_REDIRECT) == redirecting if fault.server is None else fault.server == server
+                )
                 if right_place and fault.path in (None, path) and fault.times > 0:
                     fault.times -= 1
                     return fault
@@ -177,7 +186,7 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class names it so
         """Silent: tests look at ``hub.requests``."""
 
-    def do_GET(self) -> None:  # noqa: N802 - the base class names it so
+    def do_GET(self) -> None:
         hub, name = self.server.hub, self.server.name
         headers = {key.lower(): value for key, value in self.headers.items()}
         with hub.lock:
@@ -196,7 +205,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._serve(path, data)
 
     def _file_path(self) -> str:
-        parts = unquote(urlsplit(self.path).path).lstrip("/").split("/")
+        parts = [unquote(part) for part in urlsplit(self.path).path.lstrip("/").split("/")]
         if parts[0] in ("plain", "cdn"):
             return "/".join(parts[1:])
         return "/".join([*parts[:2], *parts[4:]])
@@ -260,8 +269,9 @@ class _Handler(BaseHTTPRequestHandler):
         kind = fault.kind if fault else None
         self.send_header("Content-Type", "application/octet-stream")
         self.send_header("Accept-Ranges", "bytes")
-        if kind != "no_etag":
-            self.send_header("ETag", ("W/" if kind == "weak_etag" else "") + etag_of(data))
+        validator = fault.etag if fault else "strong"
+        if validator != "none":
+            self.send_header("ETag", ("W/" if validator == "weak" else "") + etag_of(data))
         if kind == "encoded":
             self.send_header("Content-Encoding", "gzip")
         if start and kind != "no_content_range":
@@ -270,7 +280,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             self.send_header("Connection", "close")
         else:
-            self.send_header("Content-Length", str(len(body) + (fault.chunk if fault and kind == "wrong_length" else 0)))
+            self.send_header(
+                "Content-Length", str(len(body) + (fault.chunk if fault and kind == "wrong_length" else 0))
+            )
         self.end_headers()
 
     def _range_start(self, data: bytes) -> int | None:

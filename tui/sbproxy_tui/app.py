@@ -12,7 +12,7 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding
 from textual.widgets import Footer
 
-from sbproxy.client.admin import AdminClient
+from sbproxy.client import AdminClient
 from sbproxy.errors import SbproxyError
 from sbproxy_tui.feeds.status import StatusFeed
 from sbproxy_tui.keys import KEYS
@@ -61,7 +61,7 @@ class ConsoleApp(App[None]):
         self._show()
 
     async def on_unmount(self) -> None:
-        await self._client.aclose()
+        await self._client.close()
 
     def deliver(self, event: ConsoleEvent) -> None:
         """Take one event: reduce, then show what changed."""

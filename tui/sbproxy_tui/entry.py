@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from sbproxy.client.admin import AdminClient
+from sbproxy.client import AdminClient
 
 
 def run(url: str, username: str, password: str) -> int:

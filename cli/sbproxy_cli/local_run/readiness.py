@@ -109,7 +109,7 @@ async def _probe(plan: RunPlan) -> None:
         try:
             answer = await http.post(plan.endpoint + path, json=body)
         except httpx.HTTPError as error:
-            raise ModelNotReady(plan.subject, f"it does not answer: {error or type(error).__name__}") from None
+            raise ModelNotReady(plan.subject, f"it does not answer: {str(error) or type(error).__name__}") from None
     if not answer.is_success:
         raise ModelNotReady(plan.subject, f"a first request got HTTP {answer.status_code}: {_message(answer)}")
 

@@ -46,7 +46,8 @@ async def _session(path: Path, plan: RunPlan, options: ServeOptions) -> None:
             await life
         finally:
             ready.cancel()
-            daemon.request_stop()
+            if not life.done():
+                daemon.request_stop()
             await asyncio.gather(life, ready, return_exceptions=True)
     diagnostics.note("stopped; the model's files stay in the cache")
 

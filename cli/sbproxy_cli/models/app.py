@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import typer
 
-from sbproxy_cli.models import cache, deployments, listing, pull
+from sbproxy_cli.models.cache import prune, remove
+from sbproxy_cli.models.deployments import load, ps, reset, stop
+from sbproxy_cli.models.listing import list_models, show_model
+from sbproxy_cli.models.pull import pull
 
 app = typer.Typer(help="List, pull, remove and run models.", rich_markup_mode=None, invoke_without_command=True)
 
@@ -13,15 +16,15 @@ app = typer.Typer(help="List, pull, remove and run models.", rich_markup_mode=No
 def models(context: typer.Context) -> None:
     """Without a verb: the same as list."""
     if context.invoked_subcommand is None:
-        listing.list_models(context=context)
+        list_models(context=context)
 
 
-app.command("list")(listing.list_models)
-app.command("show")(listing.show_model)
-app.command("pull")(pull.pull)
-app.command("remove")(cache.remove)
-app.command("prune")(cache.prune)
-app.command("ps")(deployments.ps)
-app.command("load")(deployments.load)
-app.command("stop")(deployments.stop)
-app.command("reset")(deployments.reset)
+app.command("list")(list_models)
+app.command("show")(show_model)
+app.command("pull")(pull)
+app.command("remove")(remove)
+app.command("prune")(prune)
+app.command("ps")(ps)
+app.command("load")(load)
+app.command("stop")(stop)
+app.command("reset")(reset)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,6 +18,7 @@ from sbproxy_cli.admin_args import (
     connect,
 )
 from sbproxy_cli.boundary import verb
+from sbproxy_cli.interruption import run_cancellable
 from sbproxy_cli.invocation import current
 from sbproxy_cli.local import Local, open_local
 from sbproxy_cli.options import (
@@ -61,8 +61,8 @@ def remove(
     chosen = choose_variant(local, model, variant, engine.engine)
     resident: frozenset[str] = frozenset()
     if password_stdin or os.environ.get(PASSWORD_VARIABLE):
-        resident = asyncio.run(_resident(local, admin_url, username, password_stdin))
-    removed = asyncio.run(remove_artifact(local, chosen, configured_digests(local), resident))
+        resident = run_cancellable("models remove", _resident(local, admin_url, username, password_stdin))
+    removed = run_cancellable("models remove", remove_artifact(local, chosen, configured_digests(local), resident))
     _answer(model, chosen.variant, removed, output_format)
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,12 +10,14 @@ import typer
 from sbproxy_cli import output
 from sbproxy_cli.admin_args import DEFAULT_URL, PasswordStdinOption, UrlOption, UserOption, connect
 from sbproxy_cli.boundary import verb
+from sbproxy_cli.interruption import run_cancellable
 from sbproxy_cli.options import ArgvPassword, Format, FormatOption, NoWaitOption
 
 if TYPE_CHECKING:
     from sbproxy.api.model_host import DeploymentStatus, Job
     from sbproxy.client import AdminClient
 
+Ask = Callable[["AdminClient"], Coroutine[Any, Any, dict[str, Any]]]
 PS_HEADER = ("DEPLOYMENT", "STATE", "PORT", "ACTIVE", "QUEUED", "DEVICES", "REASON")
 DeploymentArgument = Annotated[str, typer.Argument(help="A deployment id of the daemon's configuration.")]
 
@@ -38,7 +39,7 @@ def ps(
             _print_rows(status.deployments)
         return status.model_dump(mode="json", exclude={"schema_version"})
 
-    body = _with_client(ask, admin_url, username, password_stdin)
+    body = _with_client("ps", ask, admin_url, username, password_stdin)
     if output_format is Format.json:
         output.envelope("models.ps", body)
 
@@ -90,7 +91,7 @@ def reset(
         answer = (await client.reset(deployment)).model_dump(mode="json")
         return answer if no_wait or not answer["job_id"] else {**answer, "job": await _finish(client, answer["job_id"])}
 
-    body = _with_client(ask, admin_url, username, password_stdin)
+    body = _with_client("reset", ask, admin_url, username, password_stdin)
     _answer("reset", f"{deployment}: reset, now {body['state']}", body, output_format)
 
 
@@ -109,7 +110,7 @@ def _lifecycle(
         answer = (await call(deployment)).model_dump(mode="json", exclude={"schema_version"})
         return answer if no_wait else {**answer, "job": await _finish(client, answer["job_id"])}
 
-    body = _with_client(ask, admin_url, username, password_stdin)
+    body = _with_client(operation, ask, admin_url, username, password_stdin)
     told = f"{deployment}: {operation} queued as job {body['job_id']}" if no_wait else f"{deployment}: {done}"
     _answer(operation, told, body, output_format)
 
@@ -138,14 +139,12 @@ async def _finish(client: AdminClient, job_id: str) -> dict[str, Any]:
     return last.model_dump(mode="json")
 
 
-def _with_client(
-    ask: Callable[[AdminClient], Awaitable[dict[str, Any]]], url: str, username: str, password_stdin: bool
-) -> dict[str, Any]:
+def _with_client(operation: str, ask: Ask, url: str, username: str, password_stdin: bool) -> dict[str, Any]:
     async def run() -> dict[str, Any]:
         async with connect(url, username, password_stdin=password_stdin) as client:
             return await ask(client)
 
-    return asyncio.run(run())
+    return run_cancellable(f"models {operation}", run())
 
 
 def _answer(operation: str, told: str, body: dict[str, Any], output_format: Format) -> None:

@@ -20,9 +20,13 @@ class Finding:
     allowed: tuple[str, ...] = ()
     depends_on: tuple[KeyPath, ...] = ()
     of_block: bool = True
+    of_name: bool = False
+    """Only the key itself was looked at, so nothing else can be the cause."""
 
     def doubtful(self, dropped: frozenset[KeyPath]) -> bool:
         """Whether one of the values that were left out may be the cause."""
+        if self.of_name:
+            return False
         seen = (self.path, *self.depends_on)
         return any(
             path[: len(gone)] == gone or (self.of_block and gone[:-1] == path[:-1]) for gone in dropped for path in seen

@@ -14,6 +14,8 @@ LARGEST_TEXT = 1 << 20
 """Characters that one scalar may grow to."""
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_STAND_INS = "\ufdd0\ufdd1\ufdd2"
+_ORIGINALS = str.maketrans(_STAND_INS, "${}")
 _OPENING = re.compile(r"\$\{")
 
 
@@ -36,6 +38,20 @@ def expand(written: str, environ: Mapping[str, str]) -> Expansion:
     missing = tuple(dict.fromkeys(name for name in names if name not in environ))
     text = _REFERENCE.sub(lambda match: environ.get(match[1], match[0]), written)
     return Expansion(text, missing, malformed=len(_OPENING.findall(written)) > len(names))
+
+
+def shielded(text: str) -> str:
+    """YAML text whose references hold no brace, so that a flow mapping may hold a bare ``${VAR}``. Keeps all columns.
+
+    The stand-ins are characters that Unicode sets aside for such inner use. Raises ValueError when ``text`` has one.
+    """
+    if any(char in text for char in _STAND_INS):
+        raise ValueError("the characters U+FDD0 to U+FDD2 are not allowed")
+    return _REFERENCE.sub(lambda match: f"{_STAND_INS[:2]}{match[1]}{_STAND_INS[2]}", text)
+
+
+def unshielded(text: str) -> str:
+    return text.translate(_ORIGINALS)
 
 
 def is_reference(written: str) -> bool:

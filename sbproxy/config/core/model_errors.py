@@ -31,7 +31,8 @@ _BOUNDS = {
     "finite_number": "must be a finite number",
     "string_too_short": "must not be empty",
     "string_too_long": "must be at most {max_length} characters",
-    "too_short": "must hold at least {min_length}",
+    "too_short": "must hold at least {min_length} of them",
+    "too_long": "must hold at most {max_length} of them",
 }
 
 
@@ -104,8 +105,8 @@ def _unknown_key(path: KeyPath, model: type[BaseModel], lacking: Mapping[str, fr
 def _other_choice(path: KeyPath, ctx: dict[str, Any], root: Node) -> Finding:
     allowed = tuple(word.strip("'") for word in str(ctx["expected"]).replace(" or ", ", ").split(", "))
     node = node_at(root, path)
-    if isinstance(node, Scalar) and isinstance(node.value, str):
-        return Finding(path, f"{quoted(node.value)} is not one of the choices", nearest(node.value, allowed), allowed)
+    if isinstance(node, Scalar) and node.value is not None:
+        return Finding(path, f"{quoted(node.text)} is not one of the choices", nearest(node.text, allowed), allowed)
     if node is not None and not isinstance(node, Scalar) and path[:-1] == ("proxy", "model_host", "engines"):
         name = str(path[-1])
         return Finding(path, f"{quoted(name)} is not an engine", nearest(name, allowed), allowed)

@@ -19,7 +19,7 @@ def origin_findings(config: SbConfig, hosts: tuple[str, ...], deployments: froze
     for host in hosts:
         reason = origin_host_reason(host)
         if reason is not None:
-            yield Finding(("origins", host), reason, of_block=False)
+            yield Finding(("origins", host), reason, of_name=True)
     for host, origin in config.origins.items():
         path: KeyPath = ("origins", host, "action", "providers")
         yield from _same_names(origin.action.providers, path)

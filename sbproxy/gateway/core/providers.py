@@ -1,6 +1,7 @@
 """Decides where a provider's requests go and with which fixed headers: the part of a route that is the same every time.
 
-A managed provider has no address here; its permit brings the engine's.
+A managed provider has no address here; its permit brings the engine's. What a configuration may say is refused in
+``sbproxy.config.core.origin_rules``.
 """
 
 from __future__ import annotations
@@ -10,17 +11,11 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from sbproxy.config.core.origins import ProviderConfig
+from sbproxy.config.core.provider_catalog import base_url
 from sbproxy.errors.gateway import UnusableProvider
 from sbproxy.gateway.core.surfaces import INFERENCE, Surface
 from sbproxy.gateway.exchange import HeaderPairs, Upstream
 
-_WELL_KNOWN = {
-    "openai": "https://api.openai.com/v1",
-    "mistral": "https://api.mistral.ai/v1",
-    "groq": "https://api.groq.com/openai/v1",
-    "deepseek": "https://api.deepseek.com/v1",
-    "openrouter": "https://openrouter.ai/api/v1",
-}
 _BY_MODALITY: dict[str, frozenset[Surface]] = {
     "chat": frozenset({"chat_completions", "completions"}),
     "embedding": frozenset({"embeddings"}),
@@ -64,9 +59,6 @@ def compile_provider(origin: str, config: ProviderConfig, modalities: Mapping[st
     if config.managed:
         if config.deployment is None:
             raise UnusableProvider(origin, config.name, "provider_type managed_model needs a deployment")
-        for refused in ("model_map", "timeout_ms"):
-            if getattr(config, refused):
-                raise UnusableProvider(origin, config.name, f"{refused} has no meaning for a managed model; remove it")
         modality = modalities.get(config.deployment)
         surfaces = INFERENCE if modality is None else _BY_MODALITY.get(modality, frozenset())
         return ManagedProvider(config.name, config.deployment, surfaces)
@@ -83,24 +75,19 @@ def compile_provider(origin: str, config: ProviderConfig, modalities: Mapping[st
 
 def _address(origin: str, config: ProviderConfig) -> tuple[Upstream, str]:
     """Host and path prefix. A base_url without a path means ``/v1``, where such an API lives."""
-    base_url = config.base_url or _WELL_KNOWN.get(config.provider_type or config.name)
-    if base_url is None:
-        known = ", ".join(_WELL_KNOWN)
-        raise UnusableProvider(origin, config.name, f"base_url is missing and the name is none of {known}")
+    url = base_url(config)
+    if url is None:
+        raise UnusableProvider(origin, config.name, "it has no base_url and is not a provider that is known by name")
     try:
-        parts = urlsplit(base_url)
+        parts = urlsplit(url)
         port = parts.port
     except ValueError:
         raise UnusableProvider(origin, config.name, "base_url is not a URL") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise UnusableProvider(origin, config.name, "base_url must be an http or https URL with a host")
-    if parts.username is not None or parts.query or parts.fragment or not base_url.isascii():
-        raise UnusableProvider(
-            origin, config.name, "base_url must be plain: no user, query, fragment or non-ASCII text"
-        )
     tls = parts.scheme == "https"
     upstream = Upstream(parts.hostname, port if port is not None else (443 if tls else 80), tls)
-    return upstream, parts.path.rstrip("/") or "/v1"
+    return upstream, parts.path or "/v1"
 
 
 def _authorization(origin: str, config: ProviderConfig) -> HeaderPairs:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from sbproxy.config.core.origin_rules import public_models
 from sbproxy.config.core.origins import AiProxyAction, OriginConfig, ProviderConfig
 from sbproxy.gateway.core.hosts import HostTable, compile_hosts
 from sbproxy.gateway.core.near import near_names
@@ -97,9 +98,7 @@ def in_order(providers: list[ProviderConfig]) -> list[ProviderConfig]:
 
 
 def _public_names(config: ProviderConfig) -> list[str]:
-    names = list(config.models)
-    if not names:
-        names = [config.deployment] if config.managed and config.deployment else list(config.model_map)
+    names = list(public_models(config) or config.model_map)
     if config.default_model is not None and config.default_model not in names:
         names.append(config.default_model)
     return names

@@ -21,7 +21,7 @@ from sbproxy.gateway.http.answer import JSON_HEADERS, Answer
 from sbproxy.gateway.http.fields import StatusLines, message_head
 from sbproxy.gateway.http.head import RequestHead
 from sbproxy.gateway.http.limits import ServerLimits
-from sbproxy.gateway.http.reader import RequestReader, Stage
+from sbproxy.gateway.http.reader import BODY, NOTHING, RequestReader
 from sbproxy.gateway.http.refusal import Refusal
 
 _log = logging.getLogger(__name__)
@@ -49,7 +49,9 @@ class Listener(Protocol):
 
     def closed(self, connection: ServerConnection) -> None: ...
 
-    def ended(self) -> None: ...
+    def tell_quiet(self) -> None:
+        """A request ended during a drain."""
+        ...
 
 
 class ServerConnection(asyncio.Protocol):
@@ -68,7 +70,7 @@ class ServerConnection(asyncio.Protocol):
         self._client_ip = ""
         self._phase = _READING
         self._reader = RequestReader(listener.limits)
-        self._stage = Stage.NOTHING
+        self._stage = NOTHING
         self._pending = b""
         self._received_at = 0.0
         self._answer: Answer | None = None
@@ -131,7 +133,7 @@ class ServerConnection(asyncio.Protocol):
     # --- reading --------------------------------------------------------------------------------------------------
 
     def _read(self, data: bytes) -> None:
-        if self._stage is Stage.NOTHING:
+        if self._stage == NOTHING:
             self._received_at = perf_counter()
         got = self._reader.feed(data)
         if got is None:
@@ -144,18 +146,18 @@ class ServerConnection(asyncio.Protocol):
     def _await_more(self, received: int) -> None:
         """A part of a request is here: move the deadline."""
         stage = self._reader.stage
-        if stage is Stage.BODY and self._stage is Stage.BODY:
+        if stage == BODY and self._stage == BODY:
             self.deadline += received / self._limits.body_bytes_per_s
-        elif stage is not self._stage:
+        elif stage != self._stage:
             self._stage = stage
             limits = self._limits
-            self.deadline = perf_counter() + (limits.body_timeout_s if stage is Stage.BODY else limits.head_timeout_s)
-            if stage is Stage.BODY and self._reader.wants_continue:
+            self.deadline = perf_counter() + (limits.body_timeout_s if stage == BODY else limits.head_timeout_s)
+            if stage == BODY and self._reader.wants_continue:
                 self.send(_CONTINUE)
 
     def _dispatch(self, head: RequestHead, body: bytes, rest: bytes) -> None:
         self._phase = _ANSWERING
-        self._stage = Stage.NOTHING
+        self._stage = NOTHING
         self.deadline = _NEVER
         self._pending = rest
         if len(rest) > self._limits.read_ahead_bytes:
@@ -193,14 +195,17 @@ class ServerConnection(asyncio.Protocol):
     def _settle(self, answer: Answer) -> None:
         self._task = None
         self._answer = None
-        self._listener.ended()
+        listener = self._listener
+        listener.active_requests -= 1
+        if listener.draining:
+            listener.tell_quiet()
         if self._transport is None or self._phase == _CLOSING:
             return
         if answer.untouched:
             answer.refuse(refusal.HANDLER_FAILED)
         elif not answer.done:
             answer.abort()
-        if not answer.keep_alive or self._listener.draining:
+        if not answer.keep_alive or listener.draining:
             self._close()
         elif self.write_paused:
             self._phase = _FLUSHING
@@ -243,8 +248,8 @@ class ServerConnection(asyncio.Protocol):
         transport = self._transport
         if transport is None:
             self.deadline = _NEVER
-        elif self._phase == _READING and self._stage is not Stage.NOTHING:
-            self._refuse(refusal.BODY_TIMEOUT if self._stage is Stage.BODY else refusal.HEAD_TIMEOUT)
+        elif self._phase == _READING and self._stage != NOTHING:
+            self._refuse(refusal.BODY_TIMEOUT if self._stage == BODY else refusal.HEAD_TIMEOUT)
         elif self._unsent > 0 and 0 < transport.get_write_buffer_size() < self._unsent:
             self._watch_unsent()
         else:
@@ -269,7 +274,7 @@ class ServerConnection(asyncio.Protocol):
 
     def close_if_idle(self) -> None:
         """Part of a drain. A request that has begun to arrive is still served."""
-        if self._phase == _READING and self._stage is Stage.NOTHING:
+        if self._phase == _READING and self._stage == NOTHING:
             self._close()
 
     def cut(self, *, reset: bool) -> None:

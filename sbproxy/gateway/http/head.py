@@ -7,7 +7,6 @@ it found sound. It is lenient about request lines, so the line, the framing fiel
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 import httptools
 
@@ -30,94 +29,95 @@ _hosts: dict[bytes, str] = {}
 class RequestHead:
     """A head that may be answered. ``length`` is the body's size in bytes, or CHUNKED; ``expects`` is 100-continue."""
 
-    __slots__ = ("_framed", "expects", "headers", "host", "keep_alive", "length", "method", "minor", "target")
+    __slots__ = ("expects", "headers", "host", "keep_alive", "length", "method", "minor", "target")
 
-    def __init__(self, method: str, target: str, minor: int) -> None:
+    def __init__(self, method: str, target: str, minor: int, headers: list[tuple[bytes, bytes]]) -> None:
         self.method = method
         self.target = target
         self.minor = minor
-        self.headers: list[tuple[bytes, bytes]] = []
-        self.host: str | None = None
+        self.headers = headers
+        self.host = ""
         self.length = 0
         self.expects = False
         self.keep_alive = minor == 1
-        self._framed: bytes | None = None  # the field that framed the body
 
-    def note_host(self, value: bytes) -> Refusal | None:
-        if self.host is not None:
-            return malformed("The request has more than one Host header field.")
-        host = _hosts.get(value)
+    def frame(self) -> Refusal | None:
+        """Settle host, framing and connection options from the fields, or say which rule these break together."""
+        fields = dict(self.headers)
+        if len(fields) != len(self.headers):
+            fault = self._find_repeated()
+            if fault is not None:
+                return fault
+        get = fields.get
+        host = get(b"host")
         if host is None:
-            match = _HOST.fullmatch(value)
-            if match is None:
+            if self.minor:
+                return malformed("The request has no Host header field.")
+        else:
+            self.host = _hosts.get(host) or _learn_host(host)
+            if not self.host and host:
                 return malformed("The request's Host header field is not a host name.")
-            if len(_hosts) >= _HOSTS_KEPT:
-                _hosts.clear()
-            host = _hosts[value] = match[1].decode("ascii").lower()
-        self.host = host
-        return None
-
-    def note_length(self, value: bytes) -> Refusal | None:
-        if self._framed is not None:
-            return malformed(f"The request has both Content-Length and another {self._framed.decode()}.")
-        self._framed = b"Content-Length"
-        if not value.isdigit():
-            return malformed("The request's Content-Length is not a number.")
-        if len(value) > _LENGTH_DIGITS:
-            return refusal.BODY_TOO_LARGE
-        self.length = int(value)
-        return None
-
-    def note_coding(self, value: bytes) -> Refusal | None:
-        if self._framed is not None:
-            return malformed(f"The request has both Transfer-Encoding and another {self._framed.decode()}.")
-        self._framed = b"Transfer-Encoding"
-        if self.minor == 0:
-            return malformed("Transfer-Encoding is not part of HTTP/1.0.")
-        codings = [coding.strip() for coding in value.lower().split(b",")]
-        if codings == [b"chunked"]:
+        length = get(b"content-length")
+        coding = get(b"transfer-encoding")
+        if coding is not None:
+            if length is not None:
+                return malformed("The request has both Content-Length and Transfer-Encoding.")
             self.length = CHUNKED
-            return None
+            if not self.minor or coding.lower() != b"chunked":
+                return self._refuse_coding(coding.lower())
+        elif length is not None:
+            if not length.isdigit():
+                return malformed("The request's Content-Length is not a number.")
+            if len(length) > _LENGTH_DIGITS:
+                return refusal.BODY_TOO_LARGE
+            self.length = int(length)
+        connection = get(b"connection")
+        if connection is not None:
+            self._note_connection(connection)
+        expected = get(b"expect")
+        if expected is not None:
+            if expected.lower() != b"100-continue":
+                return refusal.EXPECTATION_FAILED
+            # An HTTP/1.0 client cannot understand an interim answer; RFC 9110 has its expectation ignored.
+            self.expects = self.minor == 1
+        return None
+
+    def _find_repeated(self) -> Refusal | None:
+        seen = [name for name, _ in self.headers]
+        for name, written in ((b"host", "Host"), (b"content-length", "Content-Length"), (b"expect", "Expect")):
+            if seen.count(name) > 1:
+                return malformed(f"The request has more than one {written} header field.")
+        if seen.count(b"transfer-encoding") > 1:
+            return malformed("The request has more than one Transfer-Encoding header field.")
+        for name, value in self.headers:
+            if name == b"connection":
+                self._note_connection(value)
+        return None
+
+    def _refuse_coding(self, value: bytes) -> Refusal:
+        codings = [coding.strip() for coding in value.split(b",")]
+        if not self.minor:
+            return malformed("Transfer-Encoding is not part of HTTP/1.0.")
         if codings[-1] == b"chunked" and all(coding in (b"gzip", b"deflate", b"compress") for coding in codings[:-1]):
             return refusal.UNKNOWN_CODING
         return malformed("The request's Transfer-Encoding is not chunked.")
 
-    def note_connection(self, value: bytes) -> None:
+    def _note_connection(self, value: bytes) -> None:
         options = {option.strip() for option in value.lower().split(b",")}
         if b"close" in options:
             self.keep_alive = False
         elif self.minor == 0 and b"keep-alive" in options:
             self.keep_alive = True
 
-    def note_expect(self, value: bytes) -> Refusal | None:
-        if value.lower() != b"100-continue":
-            return refusal.EXPECTATION_FAILED
-        # An HTTP/1.0 client cannot understand an interim answer; RFC 9110 has its expectation ignored.
-        self.expects = self.minor == 1
-        return None
 
-    def take_fields(self, headers: list[tuple[bytes, bytes]]) -> Refusal | None:
-        """Take the header fields over, or say which rule they break together."""
-        self.headers = headers
-        for name, value in headers:
-            if name in _NOTES:
-                fault = _NOTES[name](self, value)
-                if fault is not None:
-                    return fault
-        if self.host is None:
-            if self.minor == 1:
-                return malformed("The request has no Host header field.")
-            self.host = ""
-        return None
-
-
-_NOTES: dict[bytes, Callable[[RequestHead, bytes], Refusal | None]] = {
-    b"host": RequestHead.note_host,
-    b"content-length": RequestHead.note_length,
-    b"transfer-encoding": RequestHead.note_coding,
-    b"connection": RequestHead.note_connection,
-    b"expect": RequestHead.note_expect,
-}
+def _learn_host(value: bytes) -> str:
+    match = _HOST.fullmatch(value)
+    if match is None:
+        return ""
+    if len(_hosts) >= _HOSTS_KEPT:
+        _hosts.clear()
+    host = _hosts[value] = match[1].decode("ascii").lower()
+    return host
 
 
 def read_head(raw: bytes, limits: ServerLimits) -> RequestHead | Refusal:
@@ -132,18 +132,17 @@ def read_head(raw: bytes, limits: ServerLimits) -> RequestHead | Refusal:
     # The parser refuses control characters in a target; the rest of what may stand there is settled here.
     if method is None or minor is None or target[:1] != b"/" or len(target) > limits.target_bytes or not line.isascii():
         return refuse_line(line, limits)
-    head = RequestHead(method, target.decode("ascii"), minor)
+    rejected = None
     try:
         httptools.HttpRequestParser(_MUTE).feed_data(raw)
     except httptools.HttpParserUpgrade:
         pass  # an offer of another protocol may be ignored (RFC 9110 7.8); the request itself is whole
     except httptools.HttpParserError as error:
-        # Which of two lengths is too many is better told than the parser tells it.
-        return head.take_fields(split_fields(raw)) or malformed(f"The request's header fields are malformed: {error}.")
-    headers = split_fields(raw)
-    if len(headers) > limits.header_count:
+        rejected = malformed(f"The request's header fields are malformed: {error}.")
+    head = RequestHead(method, target.decode("ascii"), minor, split_fields(raw))
+    if len(head.headers) > limits.header_count:
         return refusal.TOO_MANY_HEADERS
-    fault = head.take_fields(headers)
+    fault = head.frame() or rejected  # which of two lengths is too many is better told here than by the parser
     if fault is None and head.length > limits.body_bytes:
         fault = refusal.BODY_TOO_LARGE
     return fault or head

@@ -5,8 +5,6 @@ It knows no socket and no clock. What follows a request is handed back, not look
 
 from __future__ import annotations
 
-from enum import Enum, auto
-
 from sbproxy.gateway.http.chunked import ChunkedBody
 from sbproxy.gateway.http.head import CHUNKED, RequestHead, read_head, refuse_early
 from sbproxy.gateway.http.limits import ServerLimits
@@ -15,12 +13,8 @@ from sbproxy.gateway.http.refusal import Refusal
 Whole = tuple[RequestHead, bytes, bytes]
 
 
-class Stage(Enum):
-    """How much of the next request is here."""
-
-    NOTHING = auto()
-    HEAD = auto()
-    BODY = auto()
+# How much of the next request is here. Plain numbers: they are compared for every segment.
+NOTHING, HEAD, BODY = range(3)
 
 
 class RequestReader:
@@ -32,7 +26,7 @@ class RequestReader:
     __slots__ = ("_body", "_head", "_left", "_limits", "_pending", "_pieces", "_scanned", "stage", "wants_continue")
 
     def __init__(self, limits: ServerLimits) -> None:
-        self.stage = Stage.NOTHING
+        self.stage = NOTHING
         self.wants_continue = False
         self._limits = limits
         self._pending = b""
@@ -46,7 +40,7 @@ class RequestReader:
         """A whole request as (head, body, bytes that follow), why there will be none, or None for more bytes."""
         if self._head is not None:
             return self._take_body(self._head, data)
-        if self.stage is Stage.HEAD:
+        if self.stage == HEAD:
             data = self._pending + data
         elif data.startswith(b"\r\n"):
             # RFC 9112 2.2: an empty line before a request line is to be ignored; some old clients end bodies with one.
@@ -64,12 +58,12 @@ class RequestReader:
         rest = data[end:]
         length = head.length
         if length == len(rest):
-            self.stage = Stage.NOTHING
+            self.stage = NOTHING
             return head, rest, b""
         if 0 <= length < len(rest):
-            self.stage = Stage.NOTHING
+            self.stage = NOTHING
             return head, rest[:length], rest[length:]
-        self.stage = Stage.BODY
+        self.stage = BODY
         self._head = head
         self._left = length
         self._body = ChunkedBody(self._limits.body_bytes) if length == CHUNKED else None
@@ -78,7 +72,7 @@ class RequestReader:
 
     def _hold(self, data: bytes, end: int) -> Refusal | None:
         """Keep the beginning of a head, unless it can be refused already."""
-        self.stage = Stage.HEAD
+        self.stage = HEAD
         self._pending = data
         self._scanned = max(0, len(data) - 3)
         return refuse_early(data if end < 4 else data[:end], self._limits)
@@ -101,7 +95,7 @@ class RequestReader:
         return self._whole(head, self._pieces, rest)
 
     def _whole(self, head: RequestHead, pieces: list[bytes], rest: bytes) -> Whole:
-        self.stage = Stage.NOTHING
+        self.stage = NOTHING
         self._head = self._body = None
         self._pieces = []
         return head, b"".join(pieces), rest

@@ -13,7 +13,7 @@ import httptools
 
 from sbproxy.errors.gateway import UpstreamBroken, UpstreamError, UpstreamTooLarge
 from sbproxy.gateway.exchange import HeaderPairs
-from sbproxy.gateway.http.response import CHUNKED, UNTIL_CLOSE, read_response_head
+from sbproxy.gateway.http.response import CHUNKED, UNTIL_CLOSE, ResponseHead, read_response_head
 
 _HEAD_BYTES = 64 * 1024
 _INTERIM_ANSWERS = 16
@@ -39,16 +39,16 @@ class Reply:
     """Implements ``UpstreamResponse``. A fault is raised only after the pieces before it were taken."""
 
     __slots__ = (
-        "_complete", "_fault", "_head", "_head_only", "_interim", "_left", "_parser", "_pieces", "_reusable", "_settled",
-        "_size", "_socket", "_waiter", "_wake_above", "headers", "status",
+        "_complete", "_fault", "_head", "_head_only", "_interim", "_left", "_parser", "_pieces", "_reusable",
+        "_settled", "_size", "_socket", "_start", "_waiter", "_wake_above", "status",
     )  # fmt: skip
 
     def __init__(self, socket: UpstreamSocket, head_only: bool) -> None:
         self.status = 0
-        self.headers: HeaderPairs = ()
         self._socket = socket
         self._head_only = head_only
-        self._head = b""
+        self._head: ResponseHead | None = None
+        self._start = b""
         self._interim = 0
         self._left = 0
         self._parser: httptools.HttpResponseParser | None = None
@@ -62,12 +62,19 @@ class Reply:
         # The waiter wakes when more bytes than this lie here after the head: -1 for the head itself, 0 for any piece.
         self._wake_above = -1
 
+    @property
+    def headers(self) -> HeaderPairs:
+        return self._head.fields if self._head is not None else ()
+
+    def header(self, name: bytes) -> bytes | None:
+        return self._head.field(name) if self._head is not None else None
+
     # --- the connection's side ------------------------------------------------------------------------------------
 
     def feed(self, data: bytes) -> None:
         """Bytes of the answer."""
         if not self.status:
-            self._take_head(self._head + data if self._head else data)
+            self._take_head(self._start + data if self._start else data)
         elif self._parser is not None:
             self._take_chunked(self._parser, data)
         else:
@@ -94,7 +101,7 @@ class Reply:
     def _take_head(self, data: bytes) -> None:
         end = data.find(b"\r\n\r\n") + 4
         if end < 4 or end > _HEAD_BYTES:
-            self._head = data
+            self._start = data
             if len(data) > _HEAD_BYTES:
                 self._fail("its head is too large")
             elif not data.startswith(b"HTTP/1."[: len(data)]):
@@ -104,22 +111,19 @@ class Reply:
         if isinstance(head, str):
             self._fail(head)
             return
+        self._start = b""
         if head.status < 200:
             self._interim += 1
             if self._interim > _INTERIM_ANSWERS:
                 self._fail("it has too many interim heads")
-                return
-            self._head = b""
-            if end < len(data):
+            elif end < len(data):
                 self._take_head(data[end:])
             return
-        self._head = b""
+        self._head = head
         self.status = head.status
-        self.headers = head.headers
         self._reusable = head.keep_alive
         self._left = head.length
         if head.length == CHUNKED:
-            # A parser of its own for the body, so that nothing before the head's end can be in its way.
             self._parser = httptools.HttpResponseParser(self)
             self._take_chunked(self._parser, data)
         else:
@@ -179,7 +183,7 @@ class Reply:
         """The connection turned out to be closed before any byte of the answer; raises if it broke otherwise."""
         if self._fault is None or self._pieces:
             return False
-        if not self.status and not self._head and not self._interim and isinstance(self._fault, UpstreamBroken):
+        if not self.status and not self._start and not self._interim and isinstance(self._fault, UpstreamBroken):
             return True
         raise self._fault
 
@@ -187,12 +191,6 @@ class Reply:
         """Raise what became of the answer, if it did not come."""
         if self._fault is not None and not self._pieces:
             raise self._fault
-
-    def header(self, name: bytes) -> bytes | None:
-        for key, value in self.headers:
-            if key == name:
-                return value
-        return None
 
     async def read(self, limit: int) -> bytes:
         if not self._complete:

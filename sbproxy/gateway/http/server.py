@@ -6,6 +6,7 @@ What a connection does with bytes is ``connection``'s; what a request means is t
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from time import perf_counter
 
@@ -36,13 +37,17 @@ class HttpServer:
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._quiet: asyncio.Event | None = None
 
-    async def start(self, host: str, port: int) -> None:
-        """Listen; port 0 lets the system choose. OSError when the address cannot be bound."""
+    async def start(self, host: str, port: int, *, sock: socket.socket | None = None) -> None:
+        """Listen; port 0 lets the system choose. ``sock`` is a socket that was bound to that address before.
+
+        OSError when the address cannot be bound.
+        """
         if self._server is not None:
             raise RuntimeError("the server was started before")
         self.loop = asyncio.get_running_loop()
+        place = {"sock": sock} if sock is not None else {"host": host, "port": port}
         self._server = await self.loop.create_server(
-            lambda: ServerConnection(self), host, port, backlog=_BACKLOG, ssl=self._tls
+            lambda: ServerConnection(self), backlog=_BACKLOG, ssl=self._tls, **place
         )
         self._sweep_timer = self.loop.call_later(self.limits.sweep_interval_s, self._sweep)
 
@@ -122,13 +127,8 @@ class HttpServer:
 
     def closed(self, connection: ServerConnection) -> None:
         self.connections.discard(connection)
-        self._tell_quiet()
+        self.tell_quiet()
 
-    def ended(self) -> None:
-        self.active_requests -= 1
-        if self._quiet is not None:
-            self._tell_quiet()
-
-    def _tell_quiet(self) -> None:
+    def tell_quiet(self) -> None:
         if self._quiet is not None and not self.connections and not self.active_requests:
             self._quiet.set()

@@ -6,8 +6,9 @@ import asyncio
 import random
 import time
 from collections.abc import Callable
+from typing import Literal
 
-from sbproxy.client.admin import AdminClient
+from sbproxy.client import AdminClient
 from sbproxy.errors import SbproxyError
 from sbproxy.errors.client import DaemonUnreachable, Unauthorized
 from sbproxy_tui.view.events import FetchFailed, StatusArrived
@@ -50,7 +51,7 @@ class StatusFeed:
             self._deliver(FetchFailed(_kind(error), str(error), pause, time.monotonic()))
             return pause
         self._failures = 0
-        self._deliver(StatusArrived(status, tuple(jobs.jobs), time.monotonic()))
+        self._deliver(StatusArrived(status, tuple(jobs), time.monotonic()))
         return STATUS_INTERVAL_S
 
     def _next_pause(self) -> float:
@@ -59,7 +60,7 @@ class StatusFeed:
         return pause * random.uniform(0.9, 1.1)  # noqa: S311 - spreads consoles out, guards nothing
 
 
-def _kind(error: SbproxyError) -> str:
+def _kind(error: SbproxyError) -> Literal["transport", "signed_out", "refused"]:
     if isinstance(error, Unauthorized):
         return "signed_out"
     return "transport" if isinstance(error, DaemonUnreachable) else "refused"

@@ -56,10 +56,17 @@ def _cells(row: DeploymentStatus) -> tuple[str, ...]:
         row.engine or "-",
         f"{row.active_requests}/{row.max_concurrency}",
         f"{row.queued_requests}/{row.max_queue_depth}",
-        mib(row.resident_bytes if row.resident_bytes is not None else row.memory and row.memory.total_bytes),
+        mib(_memory_bytes(row)),
         row.reason_code or "",
     )
     return tuple(scrub(word, 60) for word in words)
+
+
+def _memory_bytes(row: DeploymentStatus) -> int | None:
+    """What the engine really holds; before it runs, what it is planned to hold."""
+    if row.resident_bytes is not None:
+        return row.resident_bytes
+    return row.memory.total_bytes if row.memory is not None else None
 
 
 def empty_note(state: ConsoleState) -> str:

@@ -1,0 +1,247 @@
+"""The daemon as one object: builds the rooms in order, serves, and takes them down in the reverse order.
+
+What each room does is its own affair; this module knows only who needs whom, and when.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+from sbproxy import __version__
+from sbproxy.admin.app import build_app
+from sbproxy.admin.listener import AdminListener
+from sbproxy.admin.ports import AdminDeps, ComponentHealth
+from sbproxy.config.core.document import SbConfig
+from sbproxy.config.core.secret_values import secret_values
+from sbproxy.config.load import Loaded, load_file
+from sbproxy.config.validate import check_references
+from sbproxy.daemon.foundation import Foundation
+from sbproxy.daemon.health import gateway_health, model_host_health
+from sbproxy.daemon.host_control import HostControl
+from sbproxy.daemon.listening import reserve
+from sbproxy.daemon.options import ServeOptions
+from sbproxy.daemon.reload import ConfigReloader, routes_of
+from sbproxy.daemon.watcher import watch
+from sbproxy.gateway.core.routes import RouteTable
+from sbproxy.gateway.http.pool import UpstreamPool
+from sbproxy.gateway.http.server import HttpServer
+from sbproxy.gateway.pipeline import Gateway
+from sbproxy.modelhost.host import ModelHost
+from sbproxy.modelhost.job_store import SqliteJobStore
+from sbproxy.observe.core.redact import Redactor
+from sbproxy.observe.log_output import choose_format, choose_level, configure_logging
+from sbproxy.observe.metrics import Metrics
+from sbproxy.observe.request_log import RequestLog
+from sbproxy.observe.sink import RequestObserver
+
+_log = logging.getLogger(__name__)
+
+_MEASURE_EVERY_S = 5.0
+
+
+class Daemon:
+    """``start``, ``wait_stopped``; ``request_stop`` from a signal handler: once to drain, twice to stop at once."""
+
+    def __init__(self, path: Path, options: ServeOptions) -> None:
+        self._path = path.absolute()
+        self._options = options
+        self._redactor = Redactor()
+        self._phase = "starting"
+        self._stop_asked = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._rooms = AsyncExitStack()
+        self._reloads: set[asyncio.Task[None]] = set()
+        self.host: ModelHost
+        self.reloader: ConfigReloader
+
+    async def start(self) -> None:
+        """Return when requests are served. Raises whatever refuses the start; nothing stays open then.
+
+        A stop that is asked for meanwhile ends the start; ``wait_stopped`` then returns at once.
+        """
+        starting = asyncio.create_task(self._start(), name="start")
+        asked = asyncio.create_task(self._stop_asked.wait(), name="stop-asked")
+        try:
+            await asyncio.wait((starting, asked), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            asked.cancel()
+            if not starting.done():
+                starting.cancel()
+            await asyncio.wait((starting,))
+        try:
+            if not starting.cancelled():
+                starting.result()
+        except BaseException:
+            await self._rooms.aclose()
+            raise
+
+    async def wait_stopped(self) -> None:
+        """Serve until a stop is asked for, then drain and take everything down."""
+        await self._stop_asked.wait()
+        self._phase = "stopping"
+        _log.info("shutdown_started grace_ms=%d", self._options.grace_ms)
+        await self._rooms.aclose()
+        _log.info("shutdown_complete")
+
+    def request_stop(self) -> None:
+        """The first call drains within the grace time, the second cuts what still runs."""
+        _log.info("shutdown_signal_received")
+        if self._stop_asked.is_set():
+            self._hurry.set()
+        self._stop_asked.set()
+
+    def request_reload(self) -> None:
+        """SIGHUP: read the file again whatever its bytes; before the first load is done there is nothing to reload."""
+        if self._phase == "serving":
+            task = asyncio.get_running_loop().create_task(self.reloader.reload_on_signal(), name="reload")
+            self._reloads.add(task)
+            task.add_done_callback(self._reloads.discard)
+
+    # --- building -----------------------------------------------------------------------------------------------------
+
+    async def _start(self) -> None:
+        options, rooms = self._options, self._rooms
+        level = choose_level(options.log_level, options.environ)
+        configure_logging(level, choose_format(options.log_format), self._redactor)
+        loaded = await asyncio.to_thread(load_file, self._path, options.environ)
+        self._accept_secrets(loaded)
+        proxy = loaded.config.proxy
+        for warning in loaded.warnings:
+            _log.warning("config: %s", warning)
+        foundation = await asyncio.to_thread(Foundation.from_config, loaded, environ=options.environ)
+        check_references(loaded, foundation.catalog_index())
+
+        socket = reserve(proxy.bind_address, proxy.http_bind_port)
+        rooms.callback(socket.close)
+        for orphan in await asyncio.to_thread(foundation.ownership.reap_orphans):
+            _log.warning("orphan_ended deployment=%s pid=%d", orphan.deployment, orphan.pid)
+        store = await asyncio.to_thread(SqliteJobStore, foundation.jobs_path)
+        rooms.callback(store.close)
+
+        metrics = Metrics()
+        self.host = ModelHost(
+            catalog=foundation.catalog,
+            config=proxy.model_host,
+            store=foundation.store,
+            drivers=foundation.drivers,
+            devices=foundation.devices,
+            jobs=store,
+            metrics=metrics,
+        )
+        gateway, server, requests = self._build_data_plane(loaded, foundation, metrics)
+        self.reloader = ConfigReloader(
+            loaded,
+            foundation,
+            environ=options.environ,
+            host=self.host,
+            metrics=metrics,
+            publish=self._publisher(gateway),
+        )
+        if proxy.admin.enabled:
+            await self._open_admin(loaded.config, metrics, requests)
+        # After the admin API in this order, so that it still answers while engines drain.
+        rooms.push_async_callback(self._close_host)
+        await self.reloader.boot()
+        await server.start(proxy.bind_address, proxy.http_bind_port, sock=socket)
+        rooms.push_async_callback(self._drain, server)
+        self._begin_background()
+        self._phase = "serving"
+        _log.info("starting sbproxy on %s:%d version=%s", proxy.bind_address, proxy.http_bind_port, __version__)
+
+    def _build_data_plane(
+        self, loaded: Loaded, foundation: Foundation, metrics: Metrics
+    ) -> tuple[Gateway, HttpServer, RequestLog]:
+        requests = RequestLog(loaded.config.proxy.admin.max_log_entries)
+        pool = UpstreamPool()
+        self._rooms.push_async_callback(pool.close)
+        gateway = Gateway(
+            routes_of(loaded, foundation),
+            self.host,
+            pool,
+            RequestObserver(requests, metrics),
+            metrics_text=metrics.text,
+        )
+        server = HttpServer(gateway)
+        metrics.watch(
+            host_rows=self.host.status,
+            devices=lambda: foundation.devices.probe().devices,
+            active_connections=lambda: len(server.connections),
+        )
+        return gateway, server, requests
+
+    async def _open_admin(self, config: SbConfig, metrics: Metrics, requests: RequestLog) -> None:
+        deps = AdminDeps(
+            config=config.proxy.admin,
+            host=HostControl(self.host, self.reloader),
+            jobs=self.host.jobs,
+            requests=requests,
+            reloader=self.reloader,
+            health=self._health,
+            metrics_text=metrics.text,
+        )
+        await self._rooms.enter_async_context(AdminListener(build_app(deps), config.proxy.admin))
+        _log.info("admin API on %s:%d", config.proxy.admin.bind, config.proxy.admin.port)
+
+    def _begin_background(self) -> None:
+        """The watcher and the measuring; both end when the daemon stops serving."""
+        tasks = [asyncio.create_task(self._measure(), name="measure")]
+        if self._options.watch:
+            watching = watch(self._path, self.reloader.reload_if_changed, self._stop_asked)
+            tasks.append(asyncio.create_task(watching, name="config-watcher"))
+
+        async def end() -> None:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+        self._rooms.push_async_callback(end)
+
+    async def _measure(self) -> None:
+        while True:
+            await self.host.refresh()
+            await asyncio.sleep(_MEASURE_EVERY_S)
+
+    def _publisher(self, gateway: Gateway) -> Callable[[RouteTable, Loaded], None]:
+        def publish(routes: RouteTable, loaded: Loaded) -> None:
+            self._accept_secrets(loaded)
+            gateway.publish(routes)
+
+        return publish
+
+    def _accept_secrets(self, loaded: Loaded) -> None:
+        """From here on no log line shows them."""
+        self._redactor.register(secret_values(loaded.config))
+
+    def _health(self) -> list[ComponentHealth]:
+        return [gateway_health(self._phase), model_host_health(self.host.status())]
+
+    # --- taking down --------------------------------------------------------------------------------------------------
+
+    async def _drain(self, server: HttpServer) -> None:
+        finished = await self._unless_hurried(server.drain(self._options.grace_ms / 1000))
+        if not finished:
+            await server.close()
+
+    async def _close_host(self) -> None:
+        _log.info("shutdown_runtimes")
+        finished = await self._unless_hurried(self.host.close())
+        if not finished:
+            await self.host.close(0)
+
+    async def _unless_hurried(self, work: Coroutine[Any, Any, object]) -> bool:
+        """Whether ``work`` was let finish; a second stop signal cancels it."""
+        working = asyncio.create_task(work)
+        hurried = asyncio.create_task(self._hurry.wait())
+        await asyncio.wait((working, hurried), return_when=asyncio.FIRST_COMPLETED)
+        for task in (working, hurried):
+            task.cancel()
+        await asyncio.wait((working, hurried))
+        if working.cancelled():
+            return False
+        working.result()
+        return True

@@ -1,0 +1,145 @@
+"""The one reload transaction of the process, for the admin route, SIGHUP and the file watcher.
+
+Everything that can refuse runs before the model host commits; routes are published in the same step of the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections.abc import Callable, Mapping
+
+from sbproxy.admin.ports import DriftReport, ReloadOutcome
+from sbproxy.config.core.changes import restart_required
+from sbproxy.config.load import Loaded, load_file
+from sbproxy.config.validate import check_references
+from sbproxy.daemon.foundation import Foundation
+from sbproxy.errors import SbproxyError
+from sbproxy.errors.admin import ReloadInFlight
+from sbproxy.errors.config import ConfigUnreadable, RestartRequired
+from sbproxy.gateway.core.routes import RouteTable, compile_routes
+from sbproxy.modelhost.host import ModelHost
+from sbproxy.observe.metrics import Metrics
+
+_log = logging.getLogger(__name__)
+
+
+def routes_of(loaded: Loaded, foundation: Foundation) -> RouteTable:
+    """The data plane's routes of a configuration; raises UnusableProvider."""
+    models = foundation.catalog.models
+    modalities = {
+        name: models[config.model].modality  # type: ignore[index]  # ids are plain text in the file
+        for name, config in loaded.config.proxy.model_host.deployments.items()
+    }
+    return compile_routes(loaded.config.origins, revision=loaded.revision, modalities=modalities)
+
+
+class ConfigReloader:
+    """Holds what is loaded now. ``publish`` takes the routes and the secrets' owner of an accepted candidate."""
+
+    def __init__(
+        self,
+        loaded: Loaded,
+        foundation: Foundation,
+        *,
+        environ: Mapping[str, str],
+        host: ModelHost,
+        metrics: Metrics,
+        publish: Callable[[RouteTable, Loaded], None],
+    ) -> None:
+        self.loaded = loaded
+        self.foundation = foundation
+        self.config_path: str | None = str(loaded.path)
+        self._environ = environ
+        self._host = host
+        self._metrics = metrics
+        self._publish = publish
+        self._started_by: str | None = None
+
+    async def boot(self) -> None:
+        """The first commit: the same steps on what was loaded at start. Raises what refuses it."""
+        await self._apply(self.loaded, self.foundation)
+
+    async def reload(self, started_by: str = "the admin API") -> ReloadOutcome:
+        """Read the file again and apply it whole, or raise and change nothing."""
+        if self._started_by is not None:
+            raise ReloadInFlight(self._started_by)
+        self._started_by = started_by
+        try:
+            loaded, foundation = await asyncio.to_thread(self._candidate)
+            degraded = await self._apply(loaded, foundation)
+        except SbproxyError as error:
+            self._metrics.config_reloaded("failure")
+            _log.error("config_reload_failed started_by=%r: %s", started_by, error)
+            raise
+        finally:
+            self._started_by = None
+        self._metrics.config_reloaded("success")
+        _log.info("config_reloaded started_by=%r revision=%s", started_by, loaded.revision)
+        return ReloadOutcome(loaded.revision, time.time(), degraded)
+
+    async def reload_if_changed(self) -> None:
+        """What the file watcher calls: nothing when the bytes are those that are loaded; a refusal is only logged."""
+        try:
+            report = await self.drift()
+            if report.on_disk_content_hash != report.loaded_content_hash:
+                await self.reload("the file watcher")
+        except SbproxyError as error:
+            _log.warning("config_watch: %s", error)
+
+    async def reload_on_signal(self) -> None:
+        """As :meth:`reload` for SIGHUP, where nobody waits for an answer; a refusal is only logged."""
+        try:
+            await self.reload("SIGHUP")
+        except SbproxyError as error:
+            _log.debug("SIGHUP: %s", error)
+
+    async def drift(self) -> DriftReport:
+        """The file on disk beside what was loaded from it; raises ConfigUnreadable."""
+        return await asyncio.to_thread(self._compare)
+
+    def _candidate(self) -> tuple[Loaded, Foundation]:
+        loaded = load_file(self.loaded.path, self._environ)
+        fields = restart_required(self.loaded.config, loaded.config)
+        if fields:
+            raise RestartRequired(fields)
+        foundation = Foundation.from_config(loaded, environ=self._environ)
+        check_references(loaded, foundation.catalog_index())
+        return loaded, foundation
+
+    async def _apply(self, loaded: Loaded, foundation: Foundation) -> tuple[str, ...]:
+        routes = routes_of(loaded, foundation)
+        prepared = await self._host.prepare(
+            foundation.catalog,
+            loaded.config.proxy.model_host,
+            store=foundation.store,
+            drivers=foundation.drivers if self._engines_differ(loaded, foundation) else None,
+        )
+        report = await prepared.commit()
+        # No await between the commit and here: no request meets new deployments with old routes or the reverse.
+        self._publish(routes, loaded)
+        self.loaded, self.foundation = loaded, foundation
+        return report.degraded
+
+    def _engines_differ(self, loaded: Loaded, foundation: Foundation) -> bool:
+        """Drivers that would be the same stay, with what they have learnt of their binaries."""
+        engines = loaded.config.proxy.model_host.engines
+        return (
+            engines != self.loaded.config.proxy.model_host.engines
+            or foundation.cache_root != self.foundation.cache_root
+        )
+
+    def _compare(self) -> DriftReport:
+        try:
+            data = self.loaded.path.read_bytes()
+        except OSError as error:
+            raise ConfigUnreadable(str(self.loaded.path), error.strerror or str(error)) from error
+        return DriftReport(
+            config_path=str(self.loaded.path),
+            loaded_revision=self.loaded.revision,
+            loaded_content_hash=self.loaded.content_hash,
+            on_disk_content_hash=hashlib.sha256(data).hexdigest()[:12],
+            on_disk_size_bytes=len(data),
+        )

@@ -1,0 +1,173 @@
+"""The pure and small parts: the status table, rate windows, addresses, password hashes."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import pkgutil
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import SecretStr
+
+import sbproxy.errors
+from sbproxy.admin.accounts import Accounts, Credentials
+from sbproxy.admin.core.addresses import AddressGate
+from sbproxy.admin.core.rate_limit import RateLimit
+from sbproxy.admin.passwords import PasswordHash, hash_password, verify_password
+from sbproxy.admin.statuses import STATUSES, reason_of, reload_status_of, status_of
+from sbproxy.config.core.document import AdminConfig, OperatorConfig
+from sbproxy.errors import SbproxyError, leaves
+from sbproxy.errors.admin import InvalidBody, PasswordHashInvalid, ReloadInFlight
+from sbproxy.errors.cli import CliError
+from sbproxy.errors.client import ClientError
+from sbproxy.errors.modelhost import AdmissionRejected, UnknownDeployment
+
+for _module in pkgutil.iter_modules(sbproxy.errors.__path__, "sbproxy.errors."):
+    importlib.import_module(_module.name)
+
+# These live in the processes of the CLI and the console and cannot reach the daemon's admin API.
+ELSEWHERE = (CliError, ClientError)
+LEAVES = [leaf for leaf in leaves() if not issubclass(leaf, ELSEWHERE)]
+
+
+@pytest.mark.parametrize("leaf", LEAVES, ids=lambda leaf: leaf.__name__)
+def test_every_failure_has_a_status(leaf: type[SbproxyError]) -> None:
+    assert leaf in STATUSES, f"say in sbproxy/admin/statuses.py what HTTP status {leaf.__name__} has"
+    assert 400 <= STATUSES[leaf] <= 599
+
+
+def test_the_table_has_no_dead_rows() -> None:
+    assert set(STATUSES) <= set(LEAVES)
+
+
+def test_statuses_and_reasons() -> None:
+    @dataclasses.dataclass(eq=False)
+    class Newcomer(InvalidBody):
+        """Nobody has placed it."""
+
+    try:
+        assert status_of(Newcomer("x")) == 500
+    finally:
+        del Newcomer
+    assert status_of(UnknownDeployment("x")) == 404
+    assert reason_of(AdmissionRejected("x", "queue_full")) == "queue_full"
+    assert reason_of(UnknownDeployment("x")) == "unknown_deployment"
+    assert (reload_status_of(ReloadInFlight("signal")), reload_status_of(UnknownDeployment("x"))) == (409, 500)
+
+
+def test_rate_windows() -> None:
+    limit = RateLimit(2, 5)
+    assert [limit.take("a", 0.0), limit.take("a", 1.0), limit.take("a", 2.0)] == [True, True, False]
+    assert limit.retry_after_s("a", 2.0) == 58
+    assert not limit.take("a", 59.9)
+    # What was refused has not counted: the window began at 0 and is over at 60.
+    assert limit.take("a", 60.0)
+
+
+def test_the_overall_cap_holds_over_addresses() -> None:
+    limit = RateLimit(2, 5)
+    assert [limit.take(name, 0.0) for name in "abcdef"] == [True] * 5 + [False]
+    assert limit.retry_after_s("f", 10.0) == 50
+    assert limit.exhausted("g", 1.0)
+    assert not limit.exhausted("g", 60.0)
+
+
+def test_a_flood_of_addresses_is_bounded() -> None:
+    limit = RateLimit(1, 10**9, max_addresses=100)
+    for number in range(1000):
+        assert limit.take(str(number), 0.0)
+    assert len(limit) == 100
+    assert not limit.take("999", 0.0)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 30)), max_size=60))
+def test_no_minute_holds_more_than_twice_the_cap(requests: list[tuple[str, float]]) -> None:
+    """Fixed windows admit at most two caps within any minute, and one within a window."""
+    limit, now, taken = RateLimit(3, 7), 0.0, list[tuple[str, float]]()
+    for address, pause in requests:
+        now += pause
+        if limit.take(address, now):
+            taken.append((address, now))
+    for address, moment in taken:
+        within = [when for who, when in taken if who == address and moment <= when < moment + 60]
+        assert len(within) <= 6
+
+
+@pytest.mark.parametrize(
+    ("allowed", "remote", "admitted"),
+    [
+        ([], "127.0.0.1", True),
+        ([], "127.9.9.9", True),
+        ([], "::1", True),
+        ([], "::ffff:127.0.0.1", True),
+        ([], "10.0.0.1", False),
+        ([], None, False),
+        ([], "localhost", False),
+        (["10.0.0.0/8"], "10.200.0.1", True),
+        (["10.0.0.0/8"], "::ffff:10.1.1.1", True),
+        (["10.0.0.0/8"], "127.0.0.1", False),
+        (["10.0.0.5"], "10.0.0.5", True),
+        (["10.0.0.5/8"], "10.9.9.9", True),
+        (["fe80::/10"], "fe80::1%eth0", True),
+        (["fd00::1"], "10.0.0.5", False),
+    ],
+)
+def test_addresses(allowed: list[str], remote: str | None, admitted: bool) -> None:
+    assert AddressGate(allowed).admits(remote) is admitted
+
+
+def test_addresses_that_are_none() -> None:
+    with pytest.raises(ValueError, match="host"):
+        AddressGate(["host.example"])
+
+
+def test_password_hashes() -> None:
+    text = hash_password("pässword")
+    stored = PasswordHash.parse(text)
+    assert text.startswith("scrypt$16384$8$1$")
+    assert str(stored) == text
+    assert verify_password("pässword", stored)
+    assert not verify_password("passwort", stored)
+    assert hash_password("pässword") != text
+    assert "pässword" not in repr(stored)
+    assert text.rpartition("$")[2] not in repr(stored)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "plain",
+        "bcrypt$1$2$3$AAAA$AAAA",
+        "scrypt$x$8$1$AAAAAAAAAAAAAAAA$AAAA",
+        "scrypt$16384$8$1$!$!",
+        "scrypt$16383$8$1$AAAAAAAAAAAAAAAAAAAAAA==$AAAAAAAAAAAAAAAAAAAAAAAA",
+        "scrypt$1073741824$8$1$AAAAAAAAAAAAAAAAAAAAAA==$AAAAAAAAAAAAAAAAAAAAAAAA",
+        "scrypt$16384$8$99$AAAAAAAAAAAAAAAAAAAAAA==$AAAAAAAAAAAAAAAAAAAAAAAA",
+        "scrypt$16384$8$1$AAAA$AAAAAAAAAAAAAAAAAAAAAAAA",
+        "scrypt$16384$8$1$AAAAAAAAAAAAAAAAAAAAAA==$AAAA",
+    ],
+)
+async def test_unusable_hashes_are_refused_at_the_start(text: str) -> None:
+    with pytest.raises(ValueError):
+        PasswordHash.parse(text)
+    if text:
+        config = AdminConfig(operators=[OperatorConfig(username="op", password_hash=text)])
+        with pytest.raises(PasswordHashInvalid, match="op"):
+            Accounts(config)
+
+
+@settings(max_examples=30)
+@given(st.text(max_size=20), st.text(max_size=20))
+async def test_only_the_exact_pair_is_the_top_level_identity(username: str, password: str) -> None:
+    accounts = Accounts(AdminConfig(username="admin", password=SecretStr("secret")))
+    found = accounts.check_basic(Credentials(username, password))
+    assert (found is not None) == ((username, password) == ("admin", "secret"))
+    exact = accounts.check_basic(Credentials("admin", "secret"))
+    assert exact is not None
+    assert "secret" not in repr(exact)
+    assert password == "" or password not in repr(Credentials("admin", password)).removeprefix(
+        "Credentials(username='admin')"
+    )

@@ -1,0 +1,191 @@
+"""Jobs: list, detail, and their streams with resume, gap, heartbeat and end (contracts section 18)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from support.admin_world import ADMIN, AdminWorld, SseReader, admin_world, job, ulid
+from support.snapshot import check_json_snapshot
+
+from sbproxy.api.model_host import JobsAnswer
+from sbproxy.modelhost.core.jobs import JobProgress
+from sbproxy.modelhost.job_feed import EVENTS_PER_JOB
+
+JOBS = "/admin/model-host/jobs"
+
+
+def stream(world: AdminWorld, path: str, after: object = None) -> SseReader:
+    headers = {} if after is None else {"Last-Event-ID": str(after)}
+    return SseReader(world.call("GET", path, ADMIN, headers=headers))
+
+
+async def settle(world: AdminWorld, followers: int = 1) -> None:
+    for _ in range(1000):
+        if world.jobs.feed.followers == followers:
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError(f"{world.jobs.feed.followers} followers, not {followers}")
+
+
+async def test_list_is_oldest_first() -> None:
+    async with admin_world() as world:
+        failed = job(2, "failed", error="load failed (queue_full); inspect server logs", error_code="queue_full")
+        world.jobs.put(failed, job(1, "downloading", "pull", progress=JobProgress(5, 10, "model.gguf")))
+        status, body = await world.get(JOBS)
+        assert status == 200
+        assert [entry["id"] for entry in body["jobs"]] == [ulid(1), ulid(2)]
+        check_json_snapshot("api/model-host-jobs.json", body)
+        assert JobsAnswer.model_validate(body).model_dump(mode="json") == body
+
+
+async def test_detail() -> None:
+    async with admin_world() as world:
+        world.jobs.put(job(1, error="refused: Bearer abc.def.ghi", state="failed"))
+        status, body = await world.get(f"{JOBS}/{ulid(1)}")
+        assert (status, body["schema_version"]) == (200, 1)
+        assert body["job"]["error"] == "refused: Bearer [REDACTED]"
+        check_json_snapshot("api/model-host-job.json", body)
+
+
+@pytest.mark.parametrize("suffix", ["", "/stream"])
+@pytest.mark.parametrize("bad", ["x", "01j" + "0" * 23, "8" + "0" * 25, "0" * 27, "01JILOU" + "0" * 19])
+async def test_bad_ids(bad: str, suffix: str) -> None:
+    async with admin_world() as world:
+        status, body = await world.get(f"{JOBS}/{bad}{suffix}")
+        assert (status, body["error"]) == (400, "operation job ID must be a ULID")
+
+
+@pytest.mark.parametrize("suffix", ["", "/stream"])
+async def test_unknown_ids(suffix: str) -> None:
+    async with admin_world() as world:
+        status, body = await world.get(f"{JOBS}/{ulid(9)}{suffix}")
+        assert (status, body["job_id"], body["code"]) == (404, ulid(9), "unknown_job")
+
+
+async def test_a_stream_replays_follows_and_ends_with_the_job() -> None:
+    async with admin_world() as world:
+        world.jobs.moved(job(1, "queued"))
+        async with stream(world, f"{JOBS}/{ulid(1)}/stream") as events:
+            headers = events.answer.headers
+            assert events.answer.status == 200
+            assert headers["Content-Type"] == "text/event-stream"
+            assert (headers["Cache-Control"], headers["X-Accel-Buffering"]) == ("no-cache", "no")
+            first, second = await events.next(), await events.next()
+            assert first is not None
+            assert second is not None
+            assert first.comment == "connected"
+            assert (second.id, json.loads(second.data or "")["state"]) == ("0", "queued")
+            world.jobs.moved(job(1, "running"))
+            world.jobs.moved(job(2, "running"))
+            world.jobs.moved(job(1, "ready"))
+            rest = await events.all()
+            assert [(event.id, json.loads(event.data or "")["state"]) for event in rest] == [
+                ("1", "running"),
+                ("3", "ready"),
+            ]
+        await settle(world, followers=0)
+
+
+async def test_resume_replays_strictly_later_events() -> None:
+    async with admin_world() as world:
+        for state in ("queued", "running", "ready"):
+            world.jobs.moved(job(1, state))  # type: ignore[arg-type]
+        async with stream(world, f"{JOBS}/{ulid(1)}/stream", after=1) as events:
+            assert [event.id for event in await events.all()] == [None, "2"]
+
+
+async def test_a_reader_that_has_seen_the_end_still_gets_one() -> None:
+    async with admin_world() as world:
+        world.jobs.moved(job(1, "ready"))
+        async with stream(world, f"{JOBS}/{ulid(1)}/stream", after=0) as events:
+            _, last = await events.all()
+            assert (last.id, json.loads(last.data or "")["state"]) == (None, "ready")
+
+
+async def test_a_job_of_an_earlier_process_is_shown_from_the_store_and_the_stream_ends() -> None:
+    async with admin_world() as world:
+        world.jobs.put(job(1, "failed", error="interrupted", error_code="interrupted"))
+        for after in (None, 17):
+            async with stream(world, f"{JOBS}/{ulid(1)}/stream", after=after) as events:
+                last = (await events.all())[-1]
+                assert json.loads(last.data or "")["error_code"] == "interrupted"
+
+
+@pytest.mark.parametrize("bad", ["x", "-1", "1.5", "", "9" * 17, str(2**53)])
+async def test_bad_last_event_ids(bad: str) -> None:
+    async with admin_world() as world:
+        world.jobs.put(job(1))
+        for path in (f"{JOBS}/{ulid(1)}/stream", f"{JOBS}/stream", "/api/requests/stream"):
+            status, body = await world.get(path, headers={"Last-Event-ID": bad})
+            assert (status, body["code"]) == (400, "invalid_last_event_id")
+
+
+async def test_lost_events_are_told_as_a_gap() -> None:
+    async with admin_world() as world:
+        total = EVENTS_PER_JOB + 10
+        for done in range(total):
+            world.jobs.moved(job(1, "downloading", "pull", progress=JobProgress(done, 100)))
+        async with stream(world, f"{JOBS}/{ulid(1)}/stream", after=2) as events:
+            _, gap, first = [await events.next() for _ in range(3)]
+            assert gap is not None
+            assert first is not None
+            assert gap.event == "gap"
+            assert json.loads(gap.data or "") == {"from": 3, "to": 9, "missed": 7}
+            assert (gap.id, first.id) == ("9", "10")
+
+
+async def test_one_stream_for_all_jobs() -> None:
+    async with admin_world() as world, stream(world, f"{JOBS}/stream") as events:
+        await settle(world)
+        world.jobs.moved(job(1, "ready"))
+        world.jobs.moved(job(2, "running"))
+        _, first, second = [await events.next() for _ in range(3)]
+        assert first is not None
+        assert second is not None
+        assert json.loads(first.data or "")["id"] == ulid(1)
+        assert json.loads(second.data or "")["id"] == ulid(2)
+
+
+async def test_quiet_streams_beat() -> None:
+    async with admin_world(heartbeat_s=0.02) as world:
+        world.jobs.put(job(1))
+        for path in (f"{JOBS}/stream", f"{JOBS}/{ulid(1)}/stream", "/api/requests/stream"):
+            async with stream(world, path) as events:
+                said = [await events.next() for _ in range(3)]
+                assert [event.comment for event in said if event] == ["connected", "heartbeat", "heartbeat"]
+
+
+async def test_places_for_streams_are_bounded_and_given_back() -> None:
+    async with admin_world(max_streams=2, heartbeat_s=0.02) as world:
+        async with stream(world, f"{JOBS}/stream") as one, stream(world, "/api/requests/stream") as two:
+            await one.next()
+            await two.next()
+            status, body = await world.get(f"{JOBS}/stream")
+            assert (status, body["code"]) == (503, "too_many_streams")
+        for _ in range(200):
+            async with world.call("GET", f"{JOBS}/stream", ADMIN) as answer:
+                if answer.status == 200:
+                    break
+            await asyncio.sleep(0.01)
+        else:
+            raise AssertionError("the places of readers that left were not given back")
+        await settle(world, followers=0)
+
+
+async def test_a_stopping_listener_ends_every_stream_at_once() -> None:
+    async with admin_world() as world:
+        async with stream(world, f"{JOBS}/stream") as one, stream(world, "/api/requests/stream") as two:
+            await one.next()
+            await two.next()
+            closing = asyncio.create_task(world.server.close())
+            assert await one.next(timeout=1) is None
+            assert await two.next(timeout=1) is None
+            await asyncio.wait_for(closing, 2)
+        assert world.jobs.feed.followers == 0
+
+
+async def test_a_head_request_does_not_open_a_stream() -> None:
+    async with admin_world() as world, world.call("HEAD", f"{JOBS}/stream", ADMIN) as answer:
+        assert answer.status == 405

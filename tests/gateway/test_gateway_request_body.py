@@ -1,0 +1,187 @@
+"""Which bodies go on, what is said about the others, and what changes on the way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+from gateway.memory import chat
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sbproxy.errors.gateway import InvalidRequest, RemoteContentRefused, UnsupportedContent
+from sbproxy.gateway.core.request_body import body_for, read_inference, refuse_media
+from sbproxy.gateway.core.surfaces import Surface
+
+
+def read(body: Any, surface: Surface = "chat_completions") -> Any:
+    return read_inference(surface, body if isinstance(body, bytes) else orjson.dumps(body))
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        (chat(model=5), "model"),
+        (chat(model=""), "model"),
+        (chat(model="x" * 257), "model"),
+        (chat(model="a\nb"), "model"),
+        ({"model": "m"}, "messages"),
+        (chat(messages=[]), "messages"),
+        (chat(messages="hi"), "messages"),
+        (chat(messages=["hi"]), "messages[0]"),
+        (chat(messages=[{"role": "user", "content": "a"}, {"content": "b"}]), "messages[1].role"),
+        (chat(messages=[{"role": "user", "content": 5}]), "messages[0].content"),
+        (chat(messages=[{"role": "user", "content": [{"text": "no type"}]}]), "messages[0].content[0]"),
+        (chat(messages=[{"role": "user", "content": ["x"]}]), "messages[0].content[0]"),
+        (chat(stream="yes"), "stream"),
+        (chat(stream=1), "stream"),
+        (chat(stream_options={"include_usage": True}), "stream_options"),
+        (chat(stream=True, stream_options="x"), "stream_options"),
+        (chat(stream=True, stream_options={"include_usage": 1}), "stream_options.include_usage"),
+        (chat(n=0), "n"),
+        (chat(n=True), "n"),
+        (chat(n="2"), "n"),
+    ],
+)
+def test_refused_chat(body: Any, param: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        read(body)
+    assert caught.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("surface", "body", "param"),
+    [
+        ("completions", {"model": "m"}, "prompt"),
+        ("completions", {"model": "m", "prompt": ""}, "prompt"),
+        ("completions", {"model": "m", "prompt": {"a": 1}}, "prompt"),
+        ("embeddings", {"model": "m"}, "input"),
+        ("embeddings", {"model": "m", "input": []}, "input"),
+        ("embeddings", {"model": "m", "input": "x", "stream": True}, "stream"),
+    ],
+)
+def test_refused_on_other_surfaces(surface: Surface, body: Any, param: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        read(body, surface)
+    assert caught.value.param == param
+
+
+SECRET = "zebra-prompt"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"  \n",
+        b"[]",
+        b'"text"',
+        b"null",
+        b'{"model": "m", "messages": [{"role": "user", "content": "zebra-prompt',
+        b'{"zebra-prompt": "\\ud800"}',
+        b'{"zebra-prompt": "\xff\xfe"}',
+        b'{"zebra-prompt": NaN}',
+        b"{'zebra-prompt': 1}",
+        b'{"zebra-prompt":' + b"[" * 200_000,
+        b'{"a":' * 5000 + b"1" + b"}" * 5000,
+    ],
+)
+def test_what_is_no_json_object_is_refused_without_quoting_it(body: bytes) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        read(body)
+    assert SECRET not in str(caught.value)
+    assert len(str(caught.value)) < 120
+    assert caught.value.param is None
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_give_a_request_or_a_typed_refusal(body: bytes) -> None:
+    with pytest.raises(InvalidRequest):
+        read(body)
+
+
+KEYS = ["model", "messages", "role", "content", "type", "stream", "stream_options", "include_usage", "image_url", "url"]
+SCALAR = st.none() | st.booleans() | st.integers(-9, 9) | st.floats(allow_nan=False, allow_infinity=False) | st.text()
+JSON = st.recursive(
+    SCALAR,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=5),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(st.sampled_from(["model", "messages", "stream", "stream_options", "n", "tools"]), JSON))
+def test_any_object_gives_a_request_or_a_typed_refusal(body: dict[str, Any]) -> None:
+    try:
+        request = read(body)
+    except InvalidRequest:
+        return
+    try:
+        refuse_media(request.document, "m")
+    except (RemoteContentRefused, UnsupportedContent):
+        return
+    assert orjson.loads(body_for(request, "alias"))["model"] == "alias"
+
+
+def test_accepted() -> None:
+    request = read(
+        chat("a/b:c#d", stream=True, n=2, messages=[{"role": "assistant", "content": None, "tool_calls": []}])
+    )
+    assert (request.model, request.stream, request.wants_usage) == ("a/b:c#d", True, False)
+    assert read(chat(None)).model is None
+    assert read(chat(stream=None, stream_options=None)).stream is False
+    assert read({"model": "m", "prompt": ["a", "b"]}, "completions").model == "m"
+
+
+def test_the_body_says_what_was_checked() -> None:
+    twice = b'{"model":"cheap","messages":[{"role":"user","content":"x"}],"mod\\u0065l":"dear"}'
+    request = read(twice)
+    assert request.model == "dear"
+    assert body_for(request, "dear").count(b"model") == 1
+
+
+def test_usage_is_asked_for_on_streams_only() -> None:
+    assert "stream_options" not in orjson.loads(body_for(read(chat()), "m"))
+    sent = orjson.loads(body_for(read(chat(stream=True)), "m"))
+    assert sent["stream_options"] == {"include_usage": True}
+    sent = orjson.loads(body_for(read(chat(stream=True, stream_options={"include_usage": False, "x": 1})), "m"))
+    assert sent["stream_options"] == {"include_usage": True, "x": 1}
+    asked = read(chat(stream=True, stream_options={"include_usage": True}))
+    assert asked.wants_usage
+
+
+def test_everything_else_is_passed_on() -> None:
+    body = chat(
+        temperature=0.5, seed=7, tools=[{"type": "function", "function": {"name": "f"}}], made_up={"a": [1, None]}
+    )
+    assert orjson.loads(body_for(read(body), "m")) == {**body, "model": "m"}
+
+
+@pytest.mark.parametrize(
+    ("part", "refusal"),
+    [
+        ({"type": "image_url", "image_url": {"url": "http://169.254.169.254/"}}, RemoteContentRefused),
+        ({"type": "image_url", "image_url": "file:///etc/passwd"}, RemoteContentRefused),
+        ({"type": "video_url", "video_url": {"url": "https://example.com/v"}}, RemoteContentRefused),
+        ({"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}, UnsupportedContent),
+        ({"type": "image_url"}, UnsupportedContent),
+        ({"type": "input_audio", "input_audio": {"data": "AA", "format": "wav"}}, UnsupportedContent),
+    ],
+)
+def test_managed_engines_get_text_only(part: dict[str, Any], refusal: type[Exception]) -> None:
+    request = read(
+        chat(
+            messages=[
+                {"role": "system", "content": "x"},
+                {"role": "user", "content": [{"type": "text", "text": "y"}, part]},
+            ]
+        )
+    )
+    with pytest.raises(refusal) as caught:
+        refuse_media(request.document, "qwen")
+    if isinstance(caught.value, RemoteContentRefused):
+        assert caught.value.param == f"messages[1].content[1].{part['type']}.url"
+
+
+def test_text_parts_are_fine() -> None:
+    refuse_media(read(chat(messages=[{"role": "user", "content": [{"type": "text", "text": "y"}]}])).document, "m")

@@ -1,0 +1,159 @@
+"""Every error that exists has a place in what the data plane says, and says nothing private."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import pkgutil
+import typing
+from typing import Any
+
+import orjson
+import pytest
+from gateway.memory import Rig, chat, routes
+
+import sbproxy.errors
+from sbproxy.errors import SbproxyError, leaves
+from sbproxy.errors.artifacts import ArtifactError
+from sbproxy.errors.engines import EngineError, EngineLaunchFailed
+from sbproxy.errors.gateway import GatewayError, ProviderRefused, UnusableProvider
+from sbproxy.errors.modelhost import AdmissionRejected, FoundationChanged, ModelHostError, NoReadyReplica, ResetRefused
+from sbproxy.gateway.statuses import ADMISSION, INTERNAL, OUTCOMES, outcome_of
+from sbproxy.modelhost.core.status import AdmissionReason
+
+for _module in pkgutil.iter_modules(sbproxy.errors.__path__, "sbproxy.errors."):
+    importlib.import_module(_module.name)
+
+REACHING = (GatewayError, ModelHostError, EngineError, ArtifactError)
+ELSEWHERE = ("admin", "client", "cli", "config", "catalog", "observe", "daemon", "devices", "jobs", "tui")
+"""Modules of the tree whose leaves belong to other surfaces."""
+LEAVES = sorted(leaves(), key=lambda leaf: leaf.__qualname__)
+LEAVES_HERE = [leaf for leaf in LEAVES if issubclass(leaf, REACHING)]
+NOT_BY_A_REQUEST = {UnusableProvider, ResetRefused, FoundationChanged}
+PRIVATE = "/srv/private/model.gguf at 10.9.8.7:4001"
+
+
+def build(leaf: type[SbproxyError]) -> SbproxyError:
+    values: dict[str, Any] = {}
+    hints = typing.get_type_hints(leaf)
+    for field in dataclasses.fields(leaf):  # type: ignore[arg-type]
+        kind = hints[field.name]
+        if kind is str:
+            values[field.name] = PRIVATE
+        elif kind in (int, float):
+            values[field.name] = kind(1)
+        elif kind is bool:
+            values[field.name] = False
+        elif typing.get_origin(kind) is tuple:
+            values[field.name] = ()
+        else:
+            values[field.name] = None
+    return leaf(**values)
+
+
+@pytest.mark.parametrize("leaf", LEAVES, ids=lambda leaf: leaf.__name__)
+def test_every_leaf_is_placed(leaf: type[SbproxyError]) -> None:
+    module = leaf.__module__.rpartition(".")[2]
+    if issubclass(leaf, REACHING):
+        covered = [kind for kind in leaf.__mro__ if kind in OUTCOMES]
+        assert covered or leaf is AdmissionRejected, f"give {leaf.__name__} a line in sbproxy.gateway.statuses"
+        assert (outcome_of(build(leaf)) is INTERNAL) == (leaf in NOT_BY_A_REQUEST)
+    else:
+        assert module in ELSEWHERE, f"can {leaf.__name__} reach the data plane?"
+        assert outcome_of(build(leaf)) is INTERNAL
+
+
+def test_every_leaf_of_the_gateway_has_its_own_line() -> None:
+    assert [leaf.__name__ for leaf in LEAVES if issubclass(leaf, GatewayError) and leaf not in OUTCOMES] == []
+
+
+def test_every_admission_reason_has_a_line() -> None:
+    assert set(ADMISSION) == set(typing.get_args(AdmissionReason))
+
+
+SHOWN_AS_THEY_ARE = {leaf for leaf in LEAVES_HERE if OUTCOMES.get(leaf) and OUTCOMES[leaf].sentence is None}
+
+
+@pytest.mark.parametrize("leaf", LEAVES_HERE, ids=lambda leaf: leaf.__name__)
+async def test_the_answer_has_the_shape_of_openai_and_no_private_detail(leaf: type[SbproxyError]) -> None:
+    rig = Rig()
+    rig.models.refusal = build(leaf)
+    exchange = await rig.ask(body=chat(), headers=((b"x-request-id", b"req-7"),))
+    outcome = outcome_of(rig.models.refusal)
+    status = rig.models.refusal.status if isinstance(rig.models.refusal, ProviderRefused) else outcome.status
+    assert exchange.status == status == rig.sink.last.status
+    document = exchange.json()
+    error = document["error"]
+    assert error["type"] == outcome.kind or leaf is ProviderRefused
+    assert error["message"]
+    if outcome.managed:
+        assert set(error) == {"message", "type", "code", "request_id", "retryable"}
+        assert error["request_id"] == "req-7"
+        assert document["sbproxy_reason"] == error["code"]
+        assert rig.sink.last.error_class in ("model_unavailable", "queue_full", "queue_timeout")
+    else:
+        assert set(document) == {"error"}
+        assert set(error) == {"message", "type", "param", "code"}
+    if leaf not in SHOWN_AS_THEY_ARE:
+        assert PRIVATE not in error["message"]
+    assert rig.sink.last.error_class
+    assert exchange.headers[b"content-type"] == b"application/json"
+    assert exchange.headers[b"x-request-id"] == b"req-7"
+
+
+@pytest.mark.parametrize(
+    ("reason", "status", "retryable", "retry_after"),
+    [
+        ("queue_full", 429, True, b"30"),
+        ("queue_timeout", 429, True, b"30"),
+        ("draining", 503, True, b"30"),
+        ("insufficient_capacity", 503, False, None),
+        ("engine_unhealthy", 503, False, None),
+        ("crash_loop", 503, False, None),
+    ],
+)
+async def test_admission(reason: str, status: int, retryable: bool, retry_after: bytes | None) -> None:
+    rig = Rig()
+    rig.models.refusal = AdmissionRejected("local-qwen", reason, "8 wait already", retry_after_ms=29_001)
+    exchange = await rig.ask(body=chat())
+    assert exchange.status == status
+    assert exchange.headers.get(b"retry-after") == retry_after
+    error = exchange.json()["error"]
+    assert (error["code"], error["retryable"]) == (reason, retryable)
+    assert rig.sink.last.error_code == reason
+
+
+async def test_no_ready_replica_is_document_ones_body() -> None:
+    rig = Rig()
+    rig.models.refusal = NoReadyReplica("local-qwen")
+    exchange = await rig.ask(body=chat(), headers=((b"x-request-id", b"abc"),))
+    assert exchange.status == 503
+    assert exchange.headers[b"retry-after"] == b"1"
+    assert exchange.json() == {
+        "error": {
+            "message": "the model 'qwen' has no ready replica and requests start none",
+            "type": "managed_model_error",
+            "code": "no_ready_replica",
+            "request_id": "abc",
+            "retryable": True,
+        },
+        "sbproxy_reason": "no_ready_replica",
+    }
+
+
+async def test_a_launch_that_failed_keeps_its_words_to_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig()
+    rig.models.refusal = EngineLaunchFailed("llama_cpp", "bad_file", "cannot read /srv/models/x.gguf")
+    exchange = await rig.ask(body=chat())
+    assert exchange.json()["error"]["code"] == "engine_launch_failed"
+    assert b"/srv" not in exchange.body
+    assert "/srv/models/x.gguf" in caplog.text
+
+
+async def test_a_model_name_with_braces_does_not_upset_the_sentence() -> None:
+    name = "a{model}{0}"
+    rig = Rig(routes({"name": "l", "provider_type": "managed_model", "deployment": "d", "models": [name]}))
+    rig.models.refusal = NoReadyReplica("d")
+    exchange = await rig.ask(body=orjson.dumps(chat(name)))
+    assert exchange.status == 503
+    assert name in exchange.json()["error"]["message"]
