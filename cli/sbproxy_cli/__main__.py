@@ -20,7 +20,7 @@ def main() -> int:
     from sbproxy_cli.diagnostics import unexpected
 
     if COMPLETE_VARIABLE in os.environ:
-        from typer.completion import completion_init
+        from typer._completion_classes import completion_init
 
         completion_init()
     try:

@@ -12,7 +12,6 @@ from sbproxy.errors.cli import CliError, ModelNotReady, PortTaken, PullsFailed
 from sbproxy.errors.client import ClientError
 from sbproxy.errors.config import ConfigError
 from sbproxy.errors.daemon import DaemonError
-from sbproxy.errors.daemon import DaemonError
 from sbproxy.errors.engines import EngineError
 from sbproxy.errors.gateway import GatewayError
 from sbproxy.errors.modelhost import InvalidDesired, ModelHostError, UnknownDeployment
@@ -38,7 +37,6 @@ CAUSES: dict[type[SbproxyError], Cause] = {
     AdminError: "runtime",
     DaemonError: "runtime",
     ClientError: "runtime",
-    DaemonError: "runtime",
 }
 """The nearest class of a leaf's ancestry counts, so a leaf differs from its branch only where it stands here itself."""
 

@@ -30,7 +30,7 @@ class TransferProgress:
         self._lock = threading.Lock()
         self._bars: Progress | None = None
         self._tasks: dict[str, TaskID] = {}
-        self._lines: dict[str, tuple[str, float]] = {}
+        self._lines: dict[str, tuple[str, str, float]] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -74,10 +74,11 @@ class TransferProgress:
 
     def _print(self, subject: str, state: str, done: int, total: int | None) -> None:
         now = time.monotonic()
-        last_state, last_time = self._lines.get(subject, ("", 0.0))
-        if state != last_state or now - last_time >= LINE_EVERY_S:
-            self._lines[subject] = (state, now)
-            diagnostics.note(progress_line(subject, state, done, total))
+        line = progress_line(subject, state, done, total)
+        last = self._lines.get(subject, ("", "", 0.0))
+        if state != last[0] or (line != last[1] and now - last[2] >= LINE_EVERY_S):
+            self._lines[subject] = (state, line, now)
+            diagnostics.note(line)
 
 
 def _bars() -> Progress:

@@ -10,7 +10,7 @@ import hmac
 from dataclasses import dataclass, field
 from typing import Literal
 
-from sbproxy.admin.passwords import PasswordHash, hash_password, verify_password
+from sbproxy.admin.passwords import PasswordHash, unmatchable, verify_password
 from sbproxy.config.core.document import AdminConfig
 from sbproxy.errors.admin import PasswordHashInvalid
 
@@ -53,7 +53,7 @@ class Accounts:
         self._slots = asyncio.Semaphore(PARALLEL_CHECKS)
         # An unknown name is checked against this, so that it takes as long as a known one where hashes are in use.
         hashed = any(account.password_hash for account in accounts)
-        self._decoy = PasswordHash.parse(hash_password("")) if hashed else None
+        self._decoy = unmatchable() if hashed else None
 
     def find(self, username: str) -> Account | None:
         return self._accounts.get(username)

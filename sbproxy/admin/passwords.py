@@ -51,6 +51,11 @@ class PasswordHash:
         return f"scrypt${self.n}${self.r}${self.p}${salt}${digest}"
 
 
+def unmatchable() -> PasswordHash:
+    """A hash that no password has, to be checked where there is no account: it takes as long as a real one."""
+    return PasswordHash(_N, _R, _P, os.urandom(_SALT_BYTES), os.urandom(_HASH_BYTES))
+
+
 def hash_password(password: str) -> str:
     """The text to put into ``password_hash``."""
     salt = os.urandom(_SALT_BYTES)

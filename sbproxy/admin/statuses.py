@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sbproxy.errors import SbproxyError, admin, artifacts, catalog, config, engines, gateway, modelhost, observe
+from sbproxy.errors import SbproxyError, admin, artifacts, catalog, config, daemon, engines, gateway, modelhost, observe
 
 STATUSES: dict[type[SbproxyError], int] = {
     admin.InvalidBody: 400,
@@ -21,48 +21,24 @@ STATUSES: dict[type[SbproxyError], int] = {
     observe.LogSettingInvalid: 400,
     modelhost.UnknownDeployment: 404,
     modelhost.UnknownJob: 404,
-    modelhost.InvalidDesired: 502,
     modelhost.AdmissionRejected: 409,
     modelhost.NoReadyReplica: 409,
     modelhost.InsufficientMemory: 409,
     modelhost.ResetRefused: 409,
     modelhost.FoundationChanged: 409,
-    # Preparation and engine failures of a lifecycle action are the daemon's, not the caller's.
-    artifacts.SizeMismatch: 502,
-    artifacts.DigestMismatch: 502,
-    artifacts.ManualArtifactMissing: 502,
-    artifacts.OfflineArtifactMissing: 502,
-    artifacts.PickleRefused: 502,
-    artifacts.RemovalBlocked: 409,
-    artifacts.UnsafeArtifactPath: 502,
-    artifacts.SourceNotFound: 502,
-    artifacts.SourceDenied: 502,
-    artifacts.TransportFailed: 502,
-    artifacts.UnexpectedResponse: 502,
-    artifacts.DiskFull: 502,
-    artifacts.StoreUnusable: 502,
-    artifacts.CacheCorrupt: 502,
-    artifacts.PullCancelled: 502,
-    engines.EngineBlocked: 502,
-    engines.EngineIncompatible: 502,
-    engines.UnsafeArgument: 502,
-    engines.EngineAcquisitionFailed: 502,
-    engines.EngineLaunchFailed: 502,
-    gateway.UpstreamUnreachable: 502,
-    gateway.UpstreamTimeout: 502,
-    gateway.UpstreamBroken: 502,
-    gateway.UpstreamTooLarge: 502,
-    catalog.CatalogUnreadable: 502,
-    catalog.CatalogInvalid: 502,
-    catalog.UnknownModel: 502,
-    catalog.UnknownVariant: 502,
-    catalog.VariantPinRequired: 502,
-    catalog.IncompleteCatalogV2: 502,
-    catalog.NoCompatibleVariant: 502,
+    modelhost.InvalidDesired: 502,
     config.ConfigUnreadable: 500,
     config.ConfigInvalid: 400,
     config.RestartRequired: 400,
     config.EnvironmentInvalid: 400,
+    # Whole branches, where section 19 knows one answer: preparing and running an engine is the daemon's part of an
+    # action, not the caller's. What the data plane meets does not come this way at all.
+    artifacts.ArtifactError: 502,
+    artifacts.RemovalBlocked: 409,
+    catalog.CatalogError: 502,
+    engines.EngineError: 502,
+    gateway.GatewayError: 502,
+    daemon.DaemonError: 500,
 }
 
 # A candidate that says something wrong is the file's fault; one that cannot be read or built is the daemon's
@@ -85,8 +61,8 @@ _RELOAD: dict[type[SbproxyError], int] = {
 
 
 def status_of(error: SbproxyError) -> int:
-    """For any route but reload. A leaf that nobody placed is a 500."""
-    return STATUSES.get(type(error), 500)
+    """For any route but reload: the status of the leaf, or else of its branch. What nobody placed is a 500."""
+    return next((STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES), 500)
 
 
 def reload_status_of(error: SbproxyError) -> int:

@@ -6,6 +6,7 @@ Order: pull lock, then one blob lock, then the mutation lock; removal only tries
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import time
@@ -63,8 +64,18 @@ def _try(descriptor: int, kind: int) -> bool:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[int]:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = _open(path)
     try:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def _open(path: Path) -> int:
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        # On a store that may only be read, a lock file that is there already can still be held.
+        if error.errno not in (errno.EROFS, errno.EACCES) or not path.exists():
+            raise
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)

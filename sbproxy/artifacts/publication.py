@@ -49,9 +49,12 @@ class Publication:
 
     def published_state(self, digest: str) -> Ready | Corrupt | None:
         """What is published under a digest; ``None`` when nothing is."""
+        # The mark wins over a record: a withdrawal that was killed halfway has left both.
+        mark = _content(self.paths.damage_mark(digest))
+        if mark is not None:
+            return Corrupt(mark.decode("utf-8", "replace").strip())
         if not self.paths.record(digest).exists():
-            mark = _content(self.paths.damage_mark(digest))
-            return Corrupt(mark.decode("utf-8", "replace").strip()) if mark is not None else None
+            return None
         record = self.record(digest)
         if record is None:
             return Corrupt("its record cannot be read")
@@ -112,8 +115,8 @@ class Publication:
         self._set_aside(snapshot)
         staged.rename(snapshot)
         sync_folder(self.paths.snapshots)
-        self.write_record(record)
         self.paths.damage_mark(record.artifact_digest).unlink(missing_ok=True)
+        self.write_record(record)
         self.clear_leftovers()
         return snapshot
 

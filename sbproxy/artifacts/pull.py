@@ -100,6 +100,8 @@ class Pull:
         with locks.exclusive(self._paths.mutation_lock, self._tracker.wait_for_turn):
             if self.missing():
                 return None
+            # Made here, so that a store that is mounted read-only later can still be leased.
+            self._paths.lease_lock(artifact.digest).touch()
             snapshot = self._publication.commit(ready_record(artifact, time.time_ns() // 1_000_000))
         remove_tree(self._paths.partial_folder(artifact.digest))
         self._tracker.ready()

@@ -13,6 +13,7 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -34,7 +35,6 @@ from sbproxy.errors.artifacts import (
 
 _OUTPUT_TAIL = 8 * 1024
 _POLL_S = 0.1
-_TERM_GRACE_S = 0.3
 _ATTEMPT = "pip-"
 
 
@@ -158,15 +158,7 @@ def _tail(sink: BinaryIO) -> str:
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """TERM, then KILL, to pip and its children; the group is ours since it was started as a session."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(process.pid, number)
-            process.wait(_TERM_GRACE_S)
-            return
-        except ProcessLookupError:
-            process.wait()
-            return
-        except subprocess.TimeoutExpired:
-            continue
+    """Kill pip and its children. Nothing is lost: its folder goes too. Not reaped yet, so the group is still ours."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -6,7 +6,8 @@ Used by the CLI and the console only. Every failure is a leaf of ``sbproxy.error
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Self
 from urllib.parse import quote
 
@@ -29,8 +30,8 @@ from sbproxy.client.core.feed import RECONNECT_DELAYS_S, JobUpdate, RequestSeen,
 from sbproxy.client.stream import follow
 from sbproxy.client.transport import CONNECT_TIMEOUT_S, READ_TIMEOUT_S, AdminTransport
 
-_JobItems = AsyncIterator[JobUpdate | StreamGap]
-_RequestItems = AsyncIterator[RequestSeen | StreamGap]
+_JobItems = AsyncGenerator[JobUpdate | StreamGap, None]
+_RequestItems = AsyncGenerator[RequestSeen | StreamGap, None]
 _HOST = "/admin/model-host"
 _ENTRIES: TypeAdapter[list[RequestEntry]] = TypeAdapter(list[RequestEntry])
 
@@ -113,11 +114,13 @@ class AdminClient:
         resume = last_event_id
         while True:
             updates: _JobItems = follow(self._transport, path, job_event, last_event_id=resume)
-            async for item in updates:
-                resume = item.sequence or resume
-                yield item
-                if isinstance(item, JobUpdate) and item.job.terminal:
-                    return
+            # Closed here and now: a stream left to the garbage collector outlives its connection.
+            async with aclosing(updates):
+                async for item in updates:
+                    resume = item.sequence or resume
+                    yield item
+                    if isinstance(item, JobUpdate) and item.job.terminal:
+                        return
             job = await self.job(job_id)
             if job.terminal:
                 yield JobUpdate(resume, job)
@@ -128,8 +131,9 @@ class AdminClient:
         """Updates of all jobs, until the caller stops or the daemon ends the stream."""
         path = f"{_HOST}/jobs/stream"
         updates: _JobItems = follow(self._transport, path, job_event, last_event_id=last_event_id)
-        async for item in updates:
-            yield item
+        async with aclosing(updates):
+            async for item in updates:
+                yield item
 
     async def requests(
         self,
@@ -149,8 +153,9 @@ class AdminClient:
         """Requests as they finish."""
         path = "/api/requests/stream"
         seen: _RequestItems = follow(self._transport, path, request_event, last_event_id=last_event_id)
-        async for item in seen:
-            yield item
+        async with aclosing(seen):
+            async for item in seen:
+                yield item
 
     async def reload(self) -> ReloadAnswer:
         """Load the configuration file again. DaemonRefused (400): the candidate is invalid and nothing changed."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from typing import TypeVar
 
 from pydantic import ValidationError
@@ -23,7 +24,7 @@ async def follow(
     decode: Callable[[SseEvent], Item | None],
     *,
     last_event_id: str | None = None,
-) -> AsyncIterator[Item]:
+) -> AsyncGenerator[Item, None]:
     """Yield decoded events until the daemon ends the stream, which is left to the caller to judge.
 
     A lost connection is opened again with ``Last-Event-ID``; after the waits of RECONNECT_DELAYS_S without one new
@@ -33,11 +34,12 @@ async def follow(
     while True:
         try:
             reader = SseReader(last_event_id)
-            async for event in _events(transport, path, reader):
-                last_event_id, tries, connected = reader.last_event_id, 0, True
-                item = decode(event)
-                if item is not None:
-                    yield item
+            async with aclosing(_events(transport, path, reader)) as events:
+                async for event in events:
+                    last_event_id, tries, connected = reader.last_event_id, 0, True
+                    item = decode(event)
+                    if item is not None:
+                        yield item
             return
         except ValidationError as error:
             raise mismatch(error, url=transport.url, action=f"GET {path}") from None
@@ -50,7 +52,7 @@ async def follow(
             tries += 1
 
 
-async def _events(transport: AdminTransport, path: str, reader: SseReader) -> AsyncIterator[SseEvent]:
+async def _events(transport: AdminTransport, path: str, reader: SseReader) -> AsyncGenerator[SseEvent, None]:
     headers = {"accept": "text/event-stream"}
     if reader.last_event_id is not None:
         headers["last-event-id"] = reader.last_event_id

@@ -6,8 +6,9 @@ What a value may be stands in ``config.core``. Opens the file itself and the fil
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,13 @@ class Loaded:
         return _problem(str(self.path), self.root, finding)
 
 
-def load_file(path: Path, environ: Mapping[str, str], *, resolve_secrets: bool = True) -> Loaded:
+FurtherRules = Callable[[SbConfig], Iterable[Finding]]
+"""Rules of a caller that are reported together with ours."""
+
+
+def load_file(
+    path: Path, environ: Mapping[str, str], *, resolve_secrets: bool = True, further: FurtherRules | None = None
+) -> Loaded:
     """Read and check one file. Raises ConfigUnreadable or ConfigInvalid."""
     try:
         with path.open("rb") as file:
@@ -65,10 +72,17 @@ def load_file(path: Path, environ: Mapping[str, str], *, resolve_secrets: bool =
         text = decode(data)
     except ValueError as error:
         raise ConfigUnreadable(str(path), str(error)) from None
-    return load_text(text, path=path, environ=environ, resolve_secrets=resolve_secrets)
+    return load_text(text, path=path, environ=environ, resolve_secrets=resolve_secrets, further=further)
 
 
-def load_text(text: str, *, path: Path, environ: Mapping[str, str], resolve_secrets: bool = True) -> Loaded:
+def load_text(
+    text: str,
+    *,
+    path: Path,
+    environ: Mapping[str, str],
+    resolve_secrets: bool = True,
+    further: FurtherRules | None = None,
+) -> Loaded:
     """Check one document; ``path`` names it and gives the directory of its relative paths. Raises ConfigInvalid."""
     file = str(path)
     reading = read_tree(text, file=file, environ=environ)
@@ -80,7 +94,7 @@ def load_text(text: str, *, path: Path, environ: Mapping[str, str], resolve_secr
             problems.append(Problem(file, "", reason, mark.line, mark.column))
         raise ConfigInvalid(file, tuple(problems))
     check = _Check(file, reading, reading.root, environ, resolve_secrets)
-    config = check.config(path)
+    config = check.config(path, further)
     if check.problems:
         raise ConfigInvalid(file, _in_order(check.problems))
     return Loaded(
@@ -111,7 +125,7 @@ class _Check:
         self.problems: list[Problem] = list(reading.problems)
         self.warnings: list[Problem] = []
 
-    def config(self, path: Path) -> SbConfig:
+    def config(self, path: Path, further: FurtherRules | None) -> SbConfig:
         """The configuration, or what could be salvaged of it when ``problems`` is not empty."""
         data = plain(self._root)
         self._top_level(data)
@@ -121,11 +135,12 @@ class _Check:
         salvaged = salvage(data, SbConfig, {"directory": path.parent.absolute()})
         if salvaged.error is not None:
             unreadable = {problem.path for problem in self._reading.problems}
-            found = model_errors.findings(salvaged.error, self._root)
-            self._report(finding for finding in found if render(finding.path) not in unreadable)
+            wrong = model_errors.findings(salvaged.error, self._root)
+            self._report(finding for finding in wrong if render(finding.path) not in unreadable)
         config = salvaged.document or SbConfig()
         refused = frozenset(self._refused_secrets)
-        placed = (salvaged.as_written(finding, refused) for finding in rule_findings(config, declared))
+        found = chain(rule_findings(config, declared), further(config) if further else ())
+        placed = (salvaged.as_written(finding, refused) for finding in found)
         self._report(finding for finding in placed if finding is not None)
         return config
 

@@ -6,11 +6,14 @@ function, because this room knows no other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from sbproxy.config.core.document import SbConfig
+from sbproxy.config.core.findings import Finding
 from sbproxy.config.core.references import reference_findings
 from sbproxy.config.load import Loaded, load_file
+from sbproxy.errors import SbproxyError
 from sbproxy.errors.config import ConfigInvalid
 
 CatalogIndex = Mapping[str, tuple[str, ...]]
@@ -24,10 +27,21 @@ Implemented by ``sbproxy.catalog.document.catalog_index``.
 
 
 def validate_file(path: Path, environ: Mapping[str, str], read_catalog: ReadCatalog) -> Loaded:
-    """Raises ConfigUnreadable, ConfigInvalid with every problem, or what ``read_catalog`` raises."""
-    loaded = load_file(path, environ, resolve_secrets=False)
-    catalog_file = loaded.config.proxy.model_host.catalog_file
-    check_references(loaded, read_catalog(Path(catalog_file) if catalog_file else None))
+    """Raises ConfigUnreadable, ConfigInvalid with every problem, or else what ``read_catalog`` raises."""
+    failed: list[SbproxyError] = []
+
+    def references(config: SbConfig) -> Iterator[Finding]:
+        catalog_file = config.proxy.model_host.catalog_file
+        try:
+            models = read_catalog(Path(catalog_file) if catalog_file else None)
+        except SbproxyError as error:
+            failed.append(error)
+        else:
+            yield from reference_findings(config, models)
+
+    loaded = load_file(path, environ, resolve_secrets=False, further=references)
+    if failed:
+        raise failed[0]
     return loaded
 
 

@@ -174,9 +174,9 @@ class _Composer:
         if event.tag not in (None, "!"):
             self._refuse_tag(event.tag, path, mark)
         try:
-            text.encode("utf-8")
+            text = _whole(text)
             value = text if quoted_style else typed(text)
-        except UnicodeEncodeError:
+        except UnicodeError:
             self._note(path, mark, "holds half of a surrogate pair")
             text = value = ""
         except ValueError as error:
@@ -230,6 +230,11 @@ class _Composer:
 def _mark(event: yaml.Event) -> Mark:
     start = event.start_mark
     return Mark(start.line + 1, start.column + 1) if start else Mark(1, 1)
+
+
+def _whole(text: str) -> str:
+    """``text`` with the surrogate pairs joined that JSON's escapes spell. Raises UnicodeError for half a pair."""
+    return text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
 
 
 def _height(node: Node) -> int:

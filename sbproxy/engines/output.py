@@ -17,7 +17,8 @@ _READ_BYTES = 16 * 1024
 class OutputTail:
     """Drains a pipe in a thread of its own until the last writer closes it, so that the engine never blocks on it.
 
-    ``log_file`` (0600) is renamed to ``<name>.1`` when it is full; a log that cannot be written is given up silently.
+    ``log_file`` (0600) grows from start to start and is renamed to ``<name>.1`` when it is full. An engine is not
+    ended for a log that cannot be written.
     """
 
     def __init__(self, pipe: IO[bytes], log_file: Path) -> None:
@@ -45,7 +46,7 @@ class OutputTail:
             while chunk := os.read(descriptor, _READ_BYTES):
                 self._keep(chunk)
                 if written >= LOG_BYTES:
-                    log, written = self._next_log(log), 0
+                    log, written = self._next_log(log)
                 if log is not None:
                     written += len(chunk)
                     with contextlib.suppress(OSError):
@@ -64,12 +65,15 @@ class OutputTail:
             while self._size - len(self._chunks[0]) >= TAIL_BYTES:
                 self._size -= len(self._chunks.popleft())
 
-    def _next_log(self, log: IO[bytes] | None) -> IO[bytes] | None:
+    def _next_log(self, log: IO[bytes] | None) -> tuple[IO[bytes] | None, int]:
+        """The file to go on with and its size."""
         if log is not None:
             log.close()
         with contextlib.suppress(OSError):
-            if self._log_file.exists():
+            if self._log_file.exists() and self._log_file.stat().st_size >= LOG_BYTES:
                 self._log_file.replace(self._log_file.with_name(f"{self._log_file.name}.1"))
-            descriptor = os.open(self._log_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            return os.fdopen(descriptor, "wb", buffering=0)
-        return None
+            opened = os.fdopen(
+                os.open(self._log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab", buffering=0
+            )
+            return opened, os.fstat(opened.fileno()).st_size
+        return None, 0

@@ -10,6 +10,7 @@ import contextlib
 import json
 import logging
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -25,6 +26,8 @@ TOKEN_VARIABLE = "SBPROXY_ENGINE_TOKEN"  # noqa: S105
 DIRECTORY_VARIABLE = "SBPROXY_ENGINE_OWNERSHIP_DIR"
 REAP_WAIT_S = 10.0
 MAX_RECORD_BYTES = 16 * 1024
+
+_TOKEN = re.compile(r"[0-9a-f]{32}")
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +76,7 @@ class OwnershipLedger:
     """
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
+        self._directory = directory.absolute()
 
     def open(self, *, engine: str, deployment: str, generation: int, program_sha256: str, run_root: Path) -> Ticket:
         """Write who is about to start what, before it exists."""
@@ -127,7 +130,9 @@ def _read(path: Path) -> dict[str, Any] | None:
     try:
         text = path.read_text(encoding="utf-8")[:MAX_RECORD_BYTES]
         record = json.loads(text)
-        int(record["owner"]["pid"]), record["owner"]["start"], str(record["token"]), int(record["generation"])
+        int(record["owner"]["pid"]), record["owner"]["start"], int(record["generation"])
+        if not _TOKEN.fullmatch(record["token"]):
+            return None
         if record["child"] is not None:
             int(record["child"]["pid"]), record["child"]["start"], int(record["child"]["pgid"])
     except FileNotFoundError:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,10 @@ KILL_WAIT_S = 10.0
 PROBE_TIMEOUT_S = 1.0
 FIRST_PROBE_PAUSE_S, MAX_PROBE_PAUSE_S = 0.02, 0.25
 OUTPUT_WAIT_S = 0.5
+
+_SPAWNER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine-spawner")
+"""The one thread that forks. The parent-death signal fires when the forking *thread* ends, and this one lives as long
+as the process; it also keeps the wait for exec out of the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +61,8 @@ class _Seat:
     folder: Path
     key_file: Path
     api_key: str
+    log_file: Path
+    """Outlives the folder, so that people can read why an engine ended."""
     ticket: Ticket
 
 
@@ -64,40 +72,41 @@ class LoopbackEngine:
     Another process may take the port between our choice and the engine's bind; then it is started anew on another.
     """
 
-    def __init__(self, launch: Launch, ledger: OwnershipLedger, seat: _Seat) -> None:
+    def __init__(self, launch: Launch, ledger: OwnershipLedger, loop: asyncio.AbstractEventLoop) -> None:
+        """Blocking; on the spawner's thread. Raises OSError and leaves nothing when it cannot be started."""
         self._launch = launch
         self._ledger = ledger
-        self._seat = seat
-        self._loop = asyncio.get_running_loop()
+        self._loop = loop
         self._attempts_left = PORT_ATTEMPTS
         self._ready = False
         self._end_as: ExitKind | None = None
         self._end_detail = ""
-        # Held while a signal is sent and while the pid is given back, so that no signal reaches a later process.
+        # Held while a signal is sent and while a pid is taken or given back: no signal reaches another process.
         self._signals = threading.Lock()
         self._reaped = False
-        self.exited: asyncio.Future[ExitVerdict] = self._loop.create_future()
+        self.exited: asyncio.Future[ExitVerdict] = loop.create_future()
         self.pid = 0
         self.endpoint = Endpoint(HOST, 0, "", "")
+        self._seat = _take_seat(launch, ledger)
+        try:
+            self._spawn()
+        except OSError:
+            self._leave_seat()
+            raise
 
     @classmethod
     async def start(cls, launch: Launch, ledger: OwnershipLedger) -> LoopbackEngine:
         """Record the ownership and start the process; EngineLaunchFailed when even that is impossible."""
+        starting = asyncio.wrap_future(_SPAWNER.submit(cls, launch, ledger, asyncio.get_running_loop()))
         try:
-            seat = await asyncio.to_thread(_take_seat, launch, ledger)
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            starting.add_done_callback(_abandon)
+            raise
         except OSError as failure:
             raise EngineLaunchFailed(
-                launch.binary.engine, ExitKind.CRASH, f"its run folder cannot be prepared: {failure.strerror}"
+                launch.binary.engine, ExitKind.CRASH, f"it cannot be started: {failure.strerror or failure}"
             ) from failure
-        engine = cls(launch, ledger, seat)
-        try:
-            engine._spawn()
-        except OSError as failure:
-            await asyncio.to_thread(engine._leave_seat)
-            raise EngineLaunchFailed(
-                launch.binary.engine, ExitKind.CRASH, f"it cannot be started: {failure.strerror}"
-            ) from failure
-        return engine
 
     async def wait_ready(self, timeout_s: float) -> None:
         """See :class:`EngineProcess`. A late engine, and one whose port answers as somebody else, is ended."""
@@ -122,6 +131,11 @@ class LoopbackEngine:
     async def stop(self, grace_s: float) -> ExitVerdict:
         """See :class:`EngineProcess`. Raises EngineStopFailed when the process survives SIGKILL."""
         return await self._end(ExitKind.STOPPED, "stopped as asked", grace_s)
+
+    def abandon(self) -> None:
+        """Kill without waiting; the verdict follows as always."""
+        self._end_as = self._end_as or ExitKind.STOPPED
+        self._signal(signal.SIGKILL)
 
     async def _probe(self, timeout_s: float) -> bool:
         endpoint = self.endpoint
@@ -153,7 +167,7 @@ class LoopbackEngine:
                     os.killpg(self.pid, number)
 
     def _spawn(self) -> None:
-        """Fork in the event loop's thread: the parent-death signal fires when the forking *thread* ends."""
+        """Start the process. Only ever on the spawner's thread (see ``_SPAWNER``)."""
         launch, seat = self._launch, self._seat
         self._attempts_left -= 1
         port, alias = _free_port(), f"m-{secrets.token_hex(8)}"
@@ -175,20 +189,35 @@ class LoopbackEngine:
     def _watch(self, process: subprocess.Popen[bytes]) -> None:
         """In a thread: wait for the end, end what is left of the group, publish the verdict on the loop."""
         assert process.stdout is not None  # noqa: S101 - asked for a pipe
-        output = OutputTail(process.stdout, self._seat.folder / "engine.log")
-        if hasattr(os, "waitid"):
+        output = OutputTail(process.stdout, self._seat.log_file)
+        # Looking without reaping keeps the pid ours. Python on macOS learned it in 3.13; before, the group is let be.
+        pinned = hasattr(os, "waitid")
+        if pinned:
             os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        else:
+            process.wait()
         with self._signals:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
+            if pinned:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)
             returncode = process.wait()
             self._reaped = True
         output.finish(OUTPUT_WAIT_S)
         verdict = self._verdict(returncode, output.text())
         if verdict.kind is ExitKind.PORT and self._attempts_left > 0:
-            with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._spawn_again, verdict)
-                return
+            _SPAWNER.submit(self._spawn_again, verdict)
+        else:
+            self._finish(verdict)
+
+    def _spawn_again(self, verdict: ExitVerdict) -> None:
+        with self._signals:
+            if self._end_as is None:
+                with contextlib.suppress(OSError):
+                    self._spawn()
+                    return
+        self._finish(verdict if self._end_as is None else ExitVerdict(self._end_as, None, self._end_detail))
+
+    def _finish(self, verdict: ExitVerdict) -> None:
         self._leave_seat()
         # Without a loop nobody is left to be told.
         with contextlib.suppress(RuntimeError):
@@ -203,14 +232,6 @@ class LoopbackEngine:
             returncode, tail, asked_to_stop=end_as is not None, was_ready=self._ready, redaction=redaction
         )
 
-    def _spawn_again(self, verdict: ExitVerdict) -> None:
-        if self._end_as is None:
-            with contextlib.suppress(OSError):
-                self._spawn()
-                return
-        self._loop.run_in_executor(None, self._leave_seat)
-        self._publish(verdict)
-
     def _publish(self, verdict: ExitVerdict) -> None:
         if not self.exited.done():
             self.exited.set_result(verdict)
@@ -218,6 +239,12 @@ class LoopbackEngine:
     def _leave_seat(self) -> None:
         shutil.rmtree(self._seat.folder, ignore_errors=True)
         self._ledger.close(self._seat.ticket)
+
+
+def _abandon(starting: asyncio.Future[LoopbackEngine]) -> None:
+    """Nobody waits for this start any more."""
+    if not starting.cancelled() and starting.exception() is None:
+        starting.result().abandon()
 
 
 def _take_seat(launch: Launch, ledger: OwnershipLedger) -> _Seat:
@@ -232,8 +259,11 @@ def _take_seat(launch: Launch, ledger: OwnershipLedger) -> _Seat:
         run_root=launch.run_root,
     )
     try:
-        folder = launch.run_root / f"{spec.deployment[:80]}-g{spec.generation}-{ticket.token}"
+        name = re.sub(r"[^A-Za-z0-9._-]", "_", spec.deployment)[:80]
+        folder = launch.run_root / f"{name}-g{spec.generation}-{ticket.token}"
         folder.mkdir(mode=0o700)
+        log_file = launch.run_root / "logs" / f"{name}.log"
+        log_file.parent.mkdir(mode=0o700, exist_ok=True)
         key_file = folder / "key"
         api_key = secrets.token_urlsafe(32)
         with os.fdopen(os.open(key_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
@@ -241,7 +271,7 @@ def _take_seat(launch: Launch, ledger: OwnershipLedger) -> _Seat:
     except OSError:
         ledger.close(ticket)
         raise
-    return _Seat(folder, key_file, api_key, ticket)
+    return _Seat(folder, key_file, api_key, log_file, ticket)
 
 
 def _free_port() -> int:

@@ -61,7 +61,6 @@ def main(record: str, owner: int, program: str, arguments: list[str]) -> None:
         complete_record(Path(record))
         # The daemon may have died before the kernel knew of our wish; then nobody would ever end us.
         if os.getppid() != owner:
-            Path(record).unlink(missing_ok=True)
             raise SystemExit(CANNOT_START)
         os.execv(program, [program, *arguments])  # noqa: S606
     except OSError as failure:

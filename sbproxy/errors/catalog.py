@@ -60,7 +60,7 @@ class UnknownVariant(CatalogError):
     available: tuple[str, ...]
 
     def text(self) -> str:
-        return f"model {self.model} has no variant {self.variant!r}; available: {', '.join(self.available)}"
+        return f"model {self.model} has no variant {self.variant!r}; available: {', '.join(self.available) or 'none'}"
 
 
 @dataclass(eq=False)
@@ -72,7 +72,7 @@ class VariantPinRequired(CatalogError):
     available: tuple[str, ...]
 
     def text(self) -> str:
-        return f"model {self.model}: name one exact variant; available: {', '.join(self.available)}"
+        return f"model {self.model}: name one exact variant; available: {', '.join(self.available) or 'none'}"
 
 
 @dataclass(eq=False)

@@ -161,7 +161,7 @@ class MethodNotAllowed(RequestRefused):
     allow: tuple[str, ...]
 
     def text(self) -> str:
-        return f"{self.path} does not take {self.method}; it takes {', '.join(self.allow)}"
+        return f"{self.path} takes {', '.join(self.allow)}, not {self.method}"
 
 
 @dataclass(eq=False)
@@ -242,16 +242,16 @@ class EngineRefused(RequestRefused):
 
 @dataclass(eq=False)
 class EngineFault(GatewayError):
-    """A managed engine answered with a failure of its own. ``detail`` is private: it goes to the log only."""
+    """A managed engine answered with a failure of its own. ``kind`` is its word for it, never its sentence."""
 
     code: ClassVar[str] = "engine_error"
     retryable: ClassVar[bool] = True
     model: str
     status: int
-    detail: str = ""
+    kind: str = ""
 
     def text(self) -> str:
-        tail = f": {self.detail}" if self.detail else ""
+        tail = f" ({self.kind})" if self.kind else ""
         return f"the engine of {self.model!r} failed with HTTP {self.status}{tail}"
 
 

@@ -57,4 +57,4 @@ class LogSettingInvalid(ObserveError):
     known: tuple[str, ...]
 
     def text(self) -> str:
-        return f"{self.source}: {self.value!r} is none of {', '.join(self.known)}"
+        return f"{self.source}: {self.value!r} is not one of ({', '.join(self.known)})"

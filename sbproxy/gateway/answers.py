@@ -70,8 +70,11 @@ def answer_error(call: Call, error: SbproxyError) -> None:
     code = _code(error, outcome)
     record.error_code = code
     record.error_class = _error_class(error, outcome)
-    if outcome.sentence is not None or status >= 500:
+    if outcome.sentence is not None:
         _log.warning("request %s: %s (%s)", call.request_id, str(error)[:_LOGGED_CHARACTERS], code)
+    elif isinstance(error, ProviderRefused) and status >= 500:
+        # A provider's own sentence may quote the prompt, and prompts stay out of the log.
+        _log.warning("request %s: %s answered HTTP %d", call.request_id, error.provider, status)
     if call.started:
         record.error_class = "stream_broken"
         call.exchange.abort()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
+from sbproxy.errors import SbproxyError
 from sbproxy.errors.gateway import UpstreamTimeout
 from sbproxy.gateway.call import Call
 from sbproxy.gateway.core.providers import HostedProvider
 from sbproxy.gateway.core.refusals import provider_refusal
 from sbproxy.gateway.core.request_body import body_for
 from sbproxy.gateway.deadlines import Deadlines
-from sbproxy.gateway.exchange import UpstreamClient
+from sbproxy.gateway.exchange import UpstreamClient, UpstreamResponse
 from sbproxy.gateway.relay import relay
 
 DEFAULT_TIMEOUT_S = 30.0
@@ -35,33 +36,36 @@ class HostedDispatch:
         if limit is None:
             limit = DEFAULT_TIMEOUT_S
             call.stretch_s = STREAM_CEILING_S
+        model = provider.model_map.get(call.model, call.model)
+        body = body_for(call.inference, model)
         watch = call.watch = self._deadlines.begin(limit)
+        response: UpstreamResponse | None = None
         try:
-            await self._exchange(call, provider)
+            response = await self._client.send(
+                provider.upstream, "POST", provider.prefix + call.path, provider.headers, body, timeout_s=None
+            )
+            refused = await relay(call, response, provider.name)
         except asyncio.CancelledError:
             if watch.took():
                 raise UpstreamTimeout(provider.name, limit) from None
             raise
         finally:
             self._deadlines.end(watch)
-
-    async def _exchange(self, call: Call, provider: HostedProvider) -> None:
-        model = provider.model_map.get(call.model, call.model)
-        body = body_for(call.inference, model)
-        response = await self._client.send(
-            provider.upstream, "POST", provider.prefix + call.path, provider.headers, body, timeout_s=None
-        )
-        try:
-            refused = await relay(call, response, provider.name)
-        finally:
-            response.close()
+            if response is not None:
+                response.close()
         if refused is not None:
-            status, explanation = refused
-            raise provider_refusal(
-                status,
-                explanation,
-                provider=provider.name,
-                public=call.model,
-                upstream_model=model,
-                retry_after=response.header(b"retry-after"),
-            )
+            raise _refusal(provider, call.model, model, response, refused)
+
+
+def _refusal(
+    provider: HostedProvider, public: str, upstream_model: str, response: UpstreamResponse, refused: tuple[int, bytes]
+) -> SbproxyError:
+    status, explanation = refused
+    return provider_refusal(
+        status,
+        explanation,
+        provider=provider.name,
+        public=public,
+        upstream_model=upstream_model,
+        retry_after=response.header(b"retry-after"),
+    )

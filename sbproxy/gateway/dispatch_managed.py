@@ -41,7 +41,8 @@ class ManagedDispatch:
         call.record.route_class = "local"
         if call.surface not in provider.surfaces:
             raise UnsupportedByModel(call.model, call.surface)
-        refuse_media(call.inference.document, call.model)
+        if call.surface == "chat_completions":
+            refuse_media(call.inference.document, call.model)
         for tried in range(1, _TRIES + 1):
             permit = await self._admit(call, provider.deployment)
             try:

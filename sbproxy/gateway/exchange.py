@@ -102,11 +102,7 @@ class UpstreamResponse(Protocol):
     """An answer whose head has arrived. Close it, or read it to its end; both give the connection up."""
 
     status: int
-
-    @property
-    def headers(self) -> HeaderPairs:
-        """All fields; split when first asked for, so prefer ``header`` for the few that matter."""
-        ...
+    headers: HeaderPairs
 
     def header(self, name: bytes) -> bytes | None:
         """The first value of a lower-case header name."""

@@ -24,10 +24,10 @@ from sbproxy.errors.gateway import (
 )
 from sbproxy.gateway.answers import JSON, answer, answer_error
 from sbproxy.gateway.call import Call
-from sbproxy.gateway.core.providers import ManagedProvider
+from sbproxy.gateway.core.providers import HostedProvider, Provider
 from sbproxy.gateway.core.request_body import read_inference
 from sbproxy.gateway.core.routes import OriginRoutes, RouteTable
-from sbproxy.gateway.core.surfaces import Target, find_target, shown
+from sbproxy.gateway.core.surfaces import find_target, shown
 from sbproxy.gateway.deadlines import Deadlines
 from sbproxy.gateway.dispatch_hosted import HostedDispatch
 from sbproxy.gateway.dispatch_managed import ManagedDispatch
@@ -85,7 +85,11 @@ class Gateway:
         call = Call(exchange, record, _request_id(request), self._clock)
         record.request_id = call.request_id
         try:
-            await self._route(call, origin)
+            provider = self._route(call, origin)
+            if isinstance(provider, HostedProvider):
+                await self._hosted.run(call, provider)
+            elif provider is not None:
+                await self._local.run(call, provider)
         except SbproxyError as error:
             answer_error(call, error)
         except asyncio.CancelledError:
@@ -96,57 +100,37 @@ class Gateway:
         finally:
             self._finish(call)
 
-    async def _route(self, call: Call, origin: OriginRoutes | None) -> None:
+    def _route(self, call: Call, origin: OriginRoutes | None) -> Provider | None:
+        """The provider to run on; None when the answer is given already."""
         request = call.exchange.request
         if request.path == "/metrics" or (request.path == "/health" and origin is None):
             self._answer_operator(call)
-            return
+            return None
         if origin is None:
             raise UnknownHost(shown(request.host))
         target = find_target(request.method, request.path)
-        call.surface = target.surface
-        call.record.surface = target.surface
+        call.surface = call.record.surface = target.surface
         if request.method == "OPTIONS":
-            answer(call, 204, [(b"allow", ", ".join(target.methods).encode())], b"")
-        elif target.surface == "models":
-            if target.model_id is None:
-                page = models_page(origin, self._managed)
-            else:
-                page = model_page(origin, target.model_id, self._managed)
-            answer(call, 200, [JSON], page)
-        else:
-            await self._infer(call, origin, target)
-
-    async def _infer(self, call: Call, origin: OriginRoutes, target: Target) -> None:
-        request = call.exchange.request
-        if len(request.body) > origin.max_body_bytes:
-            raise BodyTooLarge(origin.max_body_bytes)
-        _check_content(request, target)
+            answer(call, 204, ((b"allow", ", ".join(target.methods).encode()),), b"")
+            return None
+        if target.surface == "models":
+            model = target.model_id
+            page = models_page(origin, self._managed) if model is None else model_page(origin, model, self._managed)
+            answer(call, 200, (JSON,), page)
+            return None
         call.path = target.path
-        inference = call.inference = read_inference(target.surface, request.body)
-        model = inference.model or origin.default_model
-        if model is None:
-            raise InvalidRequest("is required: this origin has no default model", "model")
-        call.model = model
-        provider = origin.provider_for(model)
-        if provider is None:
-            raise ModelNotFound(shown(model), origin.near(model))
-        call.record.model = model
-        if isinstance(provider, ManagedProvider):
-            await self._local.run(call, provider)
-        else:
-            await self._hosted.run(call, provider)
+        return _read_and_choose(call, origin)
 
     def _answer_operator(self, call: Call) -> None:
         request = call.exchange.request
         if request.method not in _READ:
             raise MethodNotAllowed(shown(request.method), request.path, _READ)
         if request.method == "OPTIONS":
-            answer(call, 204, [(b"allow", ", ".join(_READ).encode())], b"")
+            answer(call, 204, ((b"allow", ", ".join(_READ).encode()),), b"")
         elif request.path == "/metrics":
-            answer(call, 200, [_METRICS_TYPE], self._metrics_text())
+            answer(call, 200, (_METRICS_TYPE,), self._metrics_text())
         else:
-            answer(call, 200, [JSON], b'{"status":"ok"}')
+            answer(call, 200, (JSON,), b'{"status":"ok"}')
 
     def _finish(self, call: Call) -> None:
         record = call.record
@@ -174,9 +158,21 @@ def _request_id(request: Request) -> str:
     return secrets.token_hex(16)
 
 
-def _check_content(request: Request, target: Target) -> None:
+def _read_and_choose(call: Call, origin: OriginRoutes) -> Provider:
+    request = call.exchange.request
+    if len(request.body) > origin.max_body_bytes:
+        raise BodyTooLarge(origin.max_body_bytes)
     for name, value in request.headers:
         if name == b"content-type" and value[:19].lower() == b"multipart/form-data":
-            raise MultipartRefused(target.surface)
+            raise MultipartRefused(call.surface)
         if name == b"content-encoding" and value.lower() != b"identity":
-            raise EncodedBody(target.surface)
+            raise EncodedBody(call.surface)
+    inference = call.inference = read_inference(call.surface, request.body)
+    model = inference.model or origin.default_model
+    if model is None:
+        raise InvalidRequest("is required: this origin has no default model", "model")
+    provider = origin.provider_for(model)
+    if provider is None:
+        raise ModelNotFound(shown(model), origin.near(model))
+    call.model = call.record.model = model
+    return provider

@@ -27,8 +27,10 @@ class Background:
 
     async def join(self, timeout_s: float) -> None:
         """Wait for all, cancel what is left after ``timeout_s`` seconds, and wait for that too."""
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=timeout_s)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        while self._tasks and (left_s := deadline - loop.time()) > 0:
+            await asyncio.wait(self._tasks, timeout=left_s)
         left = list(self._tasks)
         for task in left:
             task.cancel()

@@ -191,8 +191,8 @@ class Deployment:
             case lifecycle.RejectWaiters(reason=reason, error=error):
                 self._reject(reason, error)
             case lifecycle.ScheduleRestart(after_ms=after_ms):
-                due = lambda: self.feed(lifecycle.RestartDue())  # noqa: E731 - one line beside its timer
-                self._restart = asyncio.get_running_loop().call_later(after_ms / 1000, due)
+                loop = asyncio.get_running_loop()
+                self._restart = loop.call_later(after_ms / 1000, self.feed, lifecycle.RestartDue())
             case _:
                 self._plain[type(command)](self)
 

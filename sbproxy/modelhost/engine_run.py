@@ -19,7 +19,7 @@ from sbproxy.devices.core.model import Device, Machine
 from sbproxy.engines.core.model import EngineBinary, ExitKind, ExitVerdict, LaunchSpec
 from sbproxy.engines.driver import EngineDriver, EngineProcess
 from sbproxy.errors.artifacts import ArtifactError
-from sbproxy.errors.engines import EngineIncompatible, EngineLaunchFailed
+from sbproxy.errors.engines import EngineIncompatible, EngineLaunchFailed, EngineStopFailed
 from sbproxy.errors.tree import SbproxyError
 from sbproxy.modelhost.core.device_choice import candidates
 from sbproxy.modelhost.core.gguf import ModelShape
@@ -68,6 +68,7 @@ class EngineRun:
         self._snapshot: Snapshot | None = None
         self.process: EngineProcess | None = None
         self.binary: EngineBinary | None = None
+        self.stop_failure: EngineStopFailed | None = None
 
     def stop(self) -> None:
         """TERM the engine, or give up what leads to it; EngineStopped follows."""
@@ -110,7 +111,7 @@ class EngineRun:
         except Exception as error:  # the top of the run's task: a defect must not leave the generation half started
             log.exception("run of %s generation %d broke", *self._holder)
             if self.process is not None:
-                await self.process.stop(self._services.timings.stop_grace_s)
+                await self._end(self.process)
             return EngineExited(ExitVerdict(ExitKind.CRASH, None, f"internal error: {error!r}"), None)
 
     def _not_prepared(self, error: SbproxyError) -> Event:
@@ -200,13 +201,19 @@ class EngineRun:
         if process.exited.done():
             verdict = process.exited.result()
         else:
-            await process.stop(self._services.timings.stop_grace_s)
+            await self._end(process)
             verdict = ExitVerdict(ExitKind(error.verdict), None, error.detail)
         self._launched(verdict.kind, None)
         return EngineExited(verdict, None, error)
 
     async def _end(self, process: EngineProcess) -> Event:
-        await process.stop(self._services.timings.stop_grace_s)
+        """Its memory stays booked until the process has really ended, however long that takes (field report 55)."""
+        try:
+            await process.stop(self._services.timings.stop_grace_s)
+        except EngineStopFailed as error:
+            log.error("%s: %s", self._holder[0], error)
+            self.stop_failure = error
+            await asyncio.wait((process.exited,))
         return EngineStopped()
 
     def _launched(self, outcome: str, seconds: float | None) -> None:

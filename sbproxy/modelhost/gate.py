@@ -77,6 +77,7 @@ class Gate:
         self._waiters: dict[int, _Waiter] = {}
         self._last_ticket = 0
         self._revoked = False
+        self._time = asyncio.get_running_loop().time
 
     @property
     def active(self) -> int:
@@ -136,7 +137,7 @@ class Gate:
         granted = queue.release()
         if granted:
             self._settle(granted)
-        elif queue.active == 0:
+        elif not queue.active:
             self._rest()
 
     def close(self) -> None:
@@ -159,7 +160,7 @@ class Gate:
         return len(refused)
 
     def _rest(self) -> None:
-        self.idle_since = asyncio.get_running_loop().time()
+        self.idle_since = self._time()
         self._on_idle()
 
     def _settle(self, granted: list[int]) -> None:

@@ -158,14 +158,18 @@ class ModelHost:
         return Prepared(self._roster, candidate, self._changing.release)
 
     async def close(self, deadline_s: float | None = None) -> None:
-        """Drain everything within ``deadline_s`` seconds (default: shutdown_deadline_ms), then stop all engines."""
+        """Drain everything within ``deadline_s`` seconds (default: shutdown_deadline_ms), then stop all engines.
+
+        No candidate may be between its commit and its end. Bounded: an engine that survives SIGKILL is left behind
+        (its ownership record stays for the next start) after the deadline, twice the grace and ten seconds.
+        """
         services = self._roster.services
         deadline_ms = services.config.shutdown_deadline_ms if deadline_s is None else int(deadline_s * 1000)
         for deployment in self._roster:
             deployment.suspended = True
-        await asyncio.gather(*(each.stop("shutdown", deadline_ms) for each in self._roster))
+            services.background.spawn(_shut_down(deployment, deadline_ms), f"shut down {deployment.id}")
         await services.pulls.close()
-        await services.background.join(services.timings.stop_grace_s)
+        await services.background.join(deadline_ms / 1000 + 2 * services.timings.stop_grace_s + 10)
         await self.jobs.close()
 
     # --- what others see ----------------------------------------------------------------------------------------------
@@ -253,3 +257,7 @@ class ModelHost:
 
         self._roster.services.background.spawn(run(), f"{kind} {target.id}")
         return job.id
+
+
+async def _shut_down(deployment: Deployment, deadline_ms: int) -> None:
+    await deployment.stop("shutdown", deadline_ms)

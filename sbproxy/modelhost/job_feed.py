@@ -117,7 +117,8 @@ class JobFeed:
                 yield item
             else:
                 follower.unread.append(item)
-                follower.ended = job_id is not None and item.job.state in TERMINAL
+        if job_id is not None and (ring := self._rings.get(job_id)):
+            follower.ended = ring[-1].job.state in TERMINAL
         self._followers.add(follower)
         try:
             async for event in follower.events():

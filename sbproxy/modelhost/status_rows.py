@@ -19,6 +19,9 @@ def status_row(deployment: Deployment, ledger: ReservationLedger, availability: 
     process = run.process if run else None
     binary = run.binary if run else None
     failure = machine.failure if machine.state == "failed" else None
+    reason, detail = (failure.reason_code, failure.detail) if failure else (None, None)
+    if run is not None and run.stop_failure is not None:
+        reason, detail = run.stop_failure.code, str(run.stop_failure)
     return StatusRow(
         deployment=deployment.id,
         replica=0,
@@ -39,9 +42,9 @@ def status_row(deployment: Deployment, ledger: ReservationLedger, availability: 
         resident_bytes=deployment.resident_bytes,
         port=process.endpoint.port if process else None,
         pid=process.pid if process else None,
-        reason_code=failure.reason_code if failure else None,
+        reason_code=reason,
         job_id=deployment.job_id,
-        last_error=failure.detail if failure else None,
+        last_error=detail,
         keep_alive_secs=config.keep_alive_secs,
         expires_at_ms=_expires_at_ms(deployment, now_ms),
         stop_cause=machine.stop_cause,

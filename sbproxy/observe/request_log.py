@@ -18,6 +18,9 @@ from sbproxy.observe.core.request_filter import RequestFilter
 MAX_LAG = 1024
 """How many records behind the newest a follower may be before the older ones become a gap."""
 
+# One in front of number 0, which no record has: what a follower missed there is all that it can be told.
+_BEFORE_ALL = -1
+
 
 @dataclass(frozen=True, slots=True)
 class Numbered:
@@ -36,11 +39,11 @@ class Gap:
 
 
 class RequestLog:
-    """Keeps the newest ``max_entries`` records, numbered from ``first_sequence`` on."""
+    """Keeps the newest ``max_entries`` records, numbered from 1 on."""
 
-    def __init__(self, max_entries: int, first_sequence: int = 1) -> None:
+    def __init__(self, max_entries: int) -> None:
         self.max_entries = max_entries
-        self.last_sequence = first_sequence - 1
+        self.last_sequence = 0
         self._ring: deque[RequestRecord] = deque(maxlen=max_entries)
         self._followers: set[RequestFollower] = set()
 
@@ -57,9 +60,11 @@ class RequestLog:
     def follow(self, after: int | None = None) -> RequestFollower:
         """Follow from the record after number ``after``; None starts with the next record to come.
 
-        A number ahead of the newest starts there too: it cannot have come from this ring.
+        A number ahead of the newest is an earlier process's: everything that is kept follows, behind a gap.
         """
-        position = self.last_sequence if after is None else min(after, self.last_sequence)
+        position = self.last_sequence if after is None else after
+        if position > self.last_sequence:
+            position = _BEFORE_ALL
         follower = RequestFollower(self, position)
         self._followers.add(follower)
         return follower

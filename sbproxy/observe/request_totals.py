@@ -24,7 +24,8 @@ from sbproxy.observe.series import (
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 TENANT = "__default__"
 """An origin that declares no tenant (document 2); no version before keys knows another."""
-MAX_CELLS = 10_000
+MAX_CELLS = 2_000
+"""Combinations kept apart; each costs about twenty samples of a scrape, which runs on the event loop."""
 
 
 class Labels(NamedTuple):

@@ -187,5 +187,5 @@ async def test_a_stopping_listener_ends_every_stream_at_once() -> None:
 
 
 async def test_a_head_request_does_not_open_a_stream() -> None:
-    async with admin_world() as world, world.call("HEAD", f"{JOBS}/stream", ADMIN) as answer:
+    async with admin_world() as world, world.call("HEAD", "/api/requests/stream", ADMIN) as answer:
         assert answer.status == 405

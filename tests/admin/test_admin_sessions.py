@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.admin_world import ADMIN, CHIEF, START, VIEWER, admin_config, admin_world
 
@@ -153,6 +153,7 @@ def test_too_many_revocations_end_every_session_instead_of_reviving_one() -> Non
 TEXT = st.text(max_size=40)
 
 
+@settings(deadline=None)
 @given(st.builds(Session, TEXT, st.integers(0, 2**40), TEXT, TEXT))
 def test_a_signed_session_comes_back(session: Session) -> None:
     assert verify(sign(session, KEY), KEY, session.issued_at) == session
@@ -160,6 +161,7 @@ def test_a_signed_session_comes_back(session: Session) -> None:
     assert verify(sign(session, KEY), KEY, session.expires_at) is None
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_a_changed_token_is_nobodys(data: Any) -> None:
     token = sign(Session("admin", 1000, "nonce", "csrf"), KEY)
@@ -171,6 +173,7 @@ def test_a_changed_token_is_nobodys(data: Any) -> None:
     assert found is None or found == Session("admin", 1000, "nonce", "csrf")
 
 
+@settings(deadline=None)
 @given(st.text(max_size=200))
 def test_any_text_is_refused_quietly(text: str) -> None:
     assert verify(text, KEY, 1000) is None

@@ -18,6 +18,9 @@ import pytest
 from support.hub import Hub
 from support.pulls import noise, sha256
 
+from sbproxy.artifacts.store import FileArtifactStore
+from sbproxy.errors.artifacts import RemovalBlocked
+
 pytestmark = pytest.mark.e2e
 PROGRAM = Path(__file__).resolve().parents[1] / "support" / "pull_process.py"
 FILES = {"weights-00001-of-00002.gguf": noise(900_000, 1), "deep/weights-00002-of-00002.gguf": noise(300_000, 2)}
@@ -79,6 +82,7 @@ def test_killed_at_random_moments_of_a_slow_download(tmp_path: Path, seed: int) 
             process.send_signal(signal.SIGKILL)
             process.communicate()
         hub.behave()
+        hub.settle()
         hub.body_bytes = 0
         fetched = outcome(start(work))["fetched"]
         assert fetched <= sum(map(len, FILES.values()))
@@ -109,22 +113,17 @@ def test_two_artifacts_that_share_a_file_fetch_it_once(tmp_path: Path) -> None:
 
 
 def test_a_lease_of_another_process_blocks_removal_until_that_process_ends(tmp_path: Path) -> None:
-    from sbproxy.artifacts.store import FileArtifactStore
-    from sbproxy.errors.artifacts import RemovalBlocked
-
     source = tmp_path / "a.gguf"
     source.write_bytes(noise(1000))
     work = job(tmp_path / "cache", f"file:{source}", {"a.gguf": noise(1000)})
     outcome(start(work))
-    holder = subprocess.Popen(
-        [
-            sys.executable, "-c",
-            "import sys; from pathlib import Path; from sbproxy.artifacts.store import FileArtifactStore\n"
-            "with FileArtifactStore(Path(sys.argv[1]), environ={}).lease('d' * 64): print('held', flush=True); sys.stdin.read()",
-            work["root"],
-        ],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=PROGRAM.parents[2],
-    )  # fmt: skip
+    program = (
+        "import sys; from pathlib import Path; from sbproxy.artifacts.store import FileArtifactStore\n"
+        "with FileArtifactStore(Path(sys.argv[1]), environ={}).lease('d' * 64):\n"
+        "    print('held', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", program, work["root"]]
+    holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=PROGRAM.parents[2])
     with holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
@@ -193,23 +192,17 @@ def test_a_read_only_store_serves_hits_and_refuses_the_rest(tmp_path: Path) -> N
     cache = tmp_path / "cache"
     work = job(cache, f"file:{source}", {"a.gguf": noise(1000)})
     outcome(start(work))
-    if os.geteuid():
-        prefix: list[str] = []
-        folders = [path for path in (cache, *cache.rglob("*")) if path.is_dir()]
-        for folder in folders:
-            folder.chmod(0o555)
-    else:
-        # Root passes file modes, so the folder is mounted read-only in a namespace of its own.
-        mount = 'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && exec "$@"'
-        prefix = ["unshare", "--mount", "sh", "-c", mount, str(cache)]
-        folders = []
-        if subprocess.run([*prefix, "true"], capture_output=True).returncode:
-            prefix = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+    # Root passes file modes unless it gives up that right.
+    prefix = [] if os.geteuid() else ["setpriv", "--bounding-set", "-dac_override"]
+    paths = [cache, *cache.rglob("*")]
+    modes = {path: path.stat().st_mode for path in paths}
+    for path in paths:
+        path.chmod(0o555 if path.is_dir() else 0o444)
     try:
-        assert outcome(start({**work, "hit": True}, prefix))["fetched"] == 0
+        assert outcome(start(work, prefix))["fetched"] == 0
         refused = outcome(start({**work, "digest": "e" * 64}, prefix))
         assert refused["error"] == "store_unusable"
         assert "check its owner" in refused["text"]
     finally:
-        for folder in folders:
-            folder.chmod(0o755)
+        for path, mode in modes.items():
+            path.chmod(mode)

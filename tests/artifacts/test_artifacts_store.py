@@ -252,6 +252,16 @@ def test_bit_rot_is_found_withdrawn_and_repaired(tmp_path: Path, store: FileArti
         assert store.verify(each).verified_bytes == each.variant.total_size_bytes
 
 
+def test_a_withdrawal_that_was_killed_halfway_is_damage(tmp_path: Path, store: FileArtifactStore) -> None:
+    artifact = local(tmp_path / "source", {"a.gguf": ONE})
+    pull(store, artifact)
+    store.paths.damage_mark(artifact.digest).write_text("bits flipped")
+    assert store.state(artifact) == Corrupt("bits flipped")
+    assert store.inventory() == []
+    pull(store, artifact)
+    assert [record.digest for record in store.inventory()] == [artifact.digest]
+
+
 def test_a_truncated_blob_is_fetched_again(tmp_path: Path, store: FileArtifactStore) -> None:
     artifact = local(tmp_path / "source", {"a.gguf": ONE})
     path = pull(store, artifact).file("a.gguf")

@@ -127,7 +127,5 @@ def test_the_bash_completion_completes() -> None:
 def test_tui_without_a_terminal_says_so() -> None:
     ran = sbproxy("tui")
     assert ran.code == 2
-    assert (
-        ran.err
-        == "sbproxy tui: the console needs a terminal on input, output and errors; in a script use 'sbproxy models ps'\n"
-    )
+    assert ran.err.startswith("sbproxy tui: the console needs a terminal")
+    assert "sbproxy models ps" in ran.err

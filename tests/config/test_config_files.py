@@ -69,15 +69,39 @@ def test_names_that_the_catalog_lacks(tmp_path: Path) -> None:
     )
     with pytest.raises(ConfigInvalid) as caught:
         validate_file(path, {}, catalog_index)
-    assert [problem.text().removeprefix(str(path)) for problem in caught.value.problems] == [
-        ':5: proxy.model_host.deployments.a.model: there is no model "smollm2-135m-instruc" in the catalog;'
-        " did you mean 'smollm2-135m-instruct'?",
-        ':6: proxy.model_host.deployments.b.variant: model qwen2.5-0.5b-instruct has no variant "q4_k_s";'
-        " did you mean 'q4_k_m'? allowed: q4_k_m, bf16",
-    ]
+    first, second = (problem.text().removeprefix(f"{path}:") for problem in caught.value.problems)
+    assert first == (
+        '5: proxy.model_host.deployments.a.model: there is no model "smollm2-135m-instruc" in the catalog;'
+        " did you mean 'smollm2-135m-instruct'?"
+    )
+    assert second == (
+        '6: proxy.model_host.deployments.b.variant: model qwen2.5-0.5b-instruct has no variant "q4_k_s";'
+        " did you mean 'q4_k_m'? allowed: q4_k_m, bf16"
+    )
     loaded = load_file(path, {})
-    with pytest.raises(ConfigInvalid, match="has no exact variants|no exact variants of this model"):
+    with pytest.raises(ConfigInvalid, match="no exact variants of this model"):
         check_references(loaded, {"smollm2-135m-instruc": (), "qwen2.5-0.5b-instruct": ("q4_k_s", "q4_k_m")})
+
+
+def test_names_that_the_catalog_lacks_are_reported_with_all_the_rest(tmp_path: Path) -> None:
+    path = tmp_path / "sb.yml"
+    path.write_text(
+        "proxy:\n  prt: 1\n  model_host:\n    deployments:\n      a: {model: nothing-here}\n      b: {model: 5}\n"
+    )
+    with pytest.raises(ConfigInvalid) as caught:
+        validate_file(path, {}, catalog_index)
+    assert [problem.path for problem in caught.value.problems] == [
+        "proxy.prt",
+        "proxy.model_host.deployments.a.model",
+        "proxy.model_host.deployments.b.model",
+    ]
+
+
+def test_a_wrong_document_is_told_before_a_wrong_catalog(tmp_path: Path) -> None:
+    path = tmp_path / "sb.yml"
+    path.write_text("proxy: {model_host: {catalog_file: none.yml}, prt: 1}\n")
+    with pytest.raises(ConfigInvalid, match="prt"):
+        validate_file(path, {}, catalog_index)
 
 
 def test_validate_needs_no_secret(tmp_path: Path) -> None:
@@ -95,7 +119,8 @@ def config(text: str) -> SbConfig:
 def test_what_only_a_restart_applies() -> None:
     running = config("proxy: {}")
     candidate = config(
-        "proxy: {http_bind_port: 1, bind_address: 127.0.0.1, admin: {enabled: true, password: x, allow_ips: [127.0.0.1]}}"
+        "proxy: {http_bind_port: 1, bind_address: 127.0.0.1,"
+        " admin: {enabled: true, password: x, allow_ips: [127.0.0.1]}}"
     )
     assert restart_required(running, candidate) == (
         "proxy.http_bind_port",

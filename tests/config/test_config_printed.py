@@ -75,42 +75,34 @@ opaque = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(line, inner, max_size=3),
     max_leaves=8,
 )
-names = st.lists(line, max_size=3)
-documents = st.fixed_dictionaries(
+deployments = st.dictionaries(
+    st.from_regex(r"[A-Za-z0-9._-]{1,12}", fullmatch=True),
+    st.fixed_dictionaries({"model": st.just("m"), "extra_args": st.lists(st.text("-x= 1e0~!", max_size=6))}),
+    max_size=3,
+)
+proxies = st.fixed_dictionaries(
     {
-        "proxy": st.fixed_dictionaries(
-            {
-                "http_bind_port": st.integers(1, 65535),
-                "admin": st.fixed_dictionaries({"username": line, "password": st.just("${PW}")}),
-                "extensions": st.dictionaries(line, opaque, max_size=3),
-                "model_host": st.fixed_dictionaries(
-                    {
-                        "safety_margin": st.floats(0, 1, exclude_max=True),
-                        "deployments": st.dictionaries(
-                            st.from_regex(r"[A-Za-z0-9._-]{1,12}", fullmatch=True),
-                            st.fixed_dictionaries({"model": st.just("m"), "extra_args": st.lists(st.text("-x= 1e0~!", max_size=6))}),
-                            max_size=3,
-                        ),
-                    }
-                ),
-            }
-        ),
-        "origins": st.dictionaries(
-            st.from_regex(r"[a-z0-9]{1,8}(\.[a-z0-9]{1,4})?", fullmatch=True),
-            st.builds(
-                lambda models, mapped: {
-                    "action": {"type": "ai_proxy", "providers": [{"name": "openai", "models": models, "model_map": mapped}]}
-                },
-                names,
-                st.dictionaries(line, line, max_size=2),
-            ),
-            max_size=2,
+        "http_bind_port": st.integers(1, 65535),
+        "admin": st.fixed_dictionaries({"username": line, "password": st.just("${PW}")}),
+        "extensions": st.dictionaries(line, opaque, max_size=3),
+        "model_host": st.fixed_dictionaries(
+            {"safety_margin": st.floats(0, 1, exclude_max=True), "deployments": deployments}
         ),
     }
-)  # fmt: skip
+)
 
 
-@settings(deadline=None, max_examples=60)
+def origin(models: list[str], mapped: dict[str, str]) -> dict[str, Any]:
+    provider = {"name": "openai", "models": models, "model_map": mapped}
+    return {"action": {"type": "ai_proxy", "providers": [provider]}}
+
+
+hosts = st.from_regex(r"[a-z0-9]{1,8}(\.[a-z0-9]{1,4})?", fullmatch=True)
+origins = st.builds(origin, st.lists(line, max_size=3), st.dictionaries(line, line, max_size=2))
+documents = st.fixed_dictionaries({"proxy": proxies, "origins": st.dictionaries(hosts, origins, max_size=2)})
+
+
+@settings(deadline=None, max_examples=30)
 @given(documents)
 def test_what_is_printed_loads_as_the_same_configuration(document: dict[str, Any]) -> None:
     first = load(json.dumps(document))
@@ -141,7 +133,7 @@ def test_text_that_looks_like_something_else_is_quoted() -> None:
         "-",
     ]
     text = json.dumps(
-        {"proxy": {"admin": {"password": "${PW}"}, "extensions": {"v": looks, **{key: 1 for key in looks}}}}
+        {"proxy": {"admin": {"password": "${PW}"}, "extensions": {"v": looks, **dict.fromkeys(looks, 1)}}}
     )
     first = load(text)
     assert load(as_yaml(first)).config == first.config

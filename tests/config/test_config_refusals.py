@@ -213,7 +213,6 @@ CASES = [
     (providers("- {name: x, base_url: 'http://[::ffff:127.0.0.1]/v1'}"), 7, f"{P}[0].base_url", "private or loopback"),
     (providers("- {name: x, base_url: 'http://169.254.169.254/v1'}"), 7, f"{P}[0].base_url", "private or loopback"),
     (providers("- {name: x, base_url: 'http://2130706433/v1'}"), 7, f"{P}[0].base_url", "in its usual form"),
-    (providers("- {name: x, base_url: 'http://127.1/v1'}"), 7, f"{P}[0].base_url", "in its usual form"),
     # secrets
     (admin("password: ${UNSET}"), 3, "proxy.admin.password", "environment variable 'UNSET' is not set"),
     (admin("password: env:UNSET"), 3, "proxy.admin.password", "environment variable 'UNSET' is not set"),
@@ -300,6 +299,12 @@ def test_a_secret_never_stands_in_an_error() -> None:
     found = problems(text, KEY="canary-5")
     assert len(found) >= 7
     assert "canary" not in repr(found) + "\n".join(p.text() for p in found)
+
+
+@pytest.mark.parametrize("host", ["127.1", "0x7f.1", "017700000001", "1.2.3.4.5", "a..b", "-a", "a_b.example\u3002com"])
+def test_hosts_in_an_unusual_form(host: str) -> None:
+    (problem,) = problems(providers(f"- {{name: x, base_url: 'http://{host}/v1', allow_private_base_url: true}}"))
+    assert problem.path == f"{P}[0].base_url"
 
 
 def test_unknown_top_level_keys_only_warn() -> None:

@@ -40,7 +40,7 @@ origins:
   127.0.0.1: *proxy
 """
 MODEL = "team/smol:135m"
-CAPITAL = [{"role": "user", "content": "The capital of France is"}]
+CAPITAL = [{"role": "user", "content": "Complete the sentence: The capital of France is"}]
 
 
 @pytest.fixture(scope="module")

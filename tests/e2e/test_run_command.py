@@ -23,12 +23,23 @@ pytestmark = [pytest.mark.e2e, pytest.mark.real_engine, pytest.mark.timeout(300)
 def start(tmp_path: Path, *arguments: str) -> subprocess.Popen[str]:
     environ = {key: value for key, value in os.environ.items() if not key.startswith(("SB_", "HF_"))}
     (tmp_path / "tmp").mkdir(exist_ok=True)
-    return subprocess.Popen(
-        [sys.executable, "-m", "sbproxy_cli", "run", "smollm2-135m-instruct",
-         "--cache-dir", str(real_parts.cache_root()), *arguments],
-        stdout=subprocess.PIPE, stderr=(tmp_path / "stderr").open("w"), text=True,
-        env={**environ, "TMPDIR": str(tmp_path / "tmp")},
-    )
+    with (tmp_path / "stderr").open("w") as stderr:
+        return subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "sbproxy_cli",
+                "run",
+                "smollm2-135m-instruct",
+                "--cache-dir",
+                str(real_parts.cache_root()),
+                *arguments,
+            ],
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+            env={**environ, "TMPDIR": str(tmp_path / "tmp")},
+        )
 
 
 def banner(process: subprocess.Popen[str]) -> list[str]:
@@ -56,13 +67,19 @@ def test_run_answers_and_cleans_up(tmp_path: Path, ending: signal.Signals) -> No
         password = lines[3].rsplit(" ", 1)[1]
         with openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="local", max_retries=0) as client:
             answer = client.chat.completions.create(
-                model="smollm2-135m-instruct", temperature=0, max_tokens=24,
-                messages=[{"role": "user", "content": "The capital of France is"}],
+                model="smollm2-135m-instruct",
+                temperature=0,
+                max_tokens=24,
+                messages=[{"role": "user", "content": "Complete the sentence: The capital of France is"}],
             )
         assert "Paris" in (answer.choices[0].message.content or "")
         ps = subprocess.run(
             [sys.executable, "-m", "sbproxy_cli", "models", "ps", "--admin-url", lines[1].split(" ", 1)[1]],
-            env={**os.environ, "SB_ADMIN_PASSWORD": password}, capture_output=True, text=True, timeout=60, check=True,
+            env={**os.environ, "SB_ADMIN_PASSWORD": password},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
         )
         assert re.search(r"^local\s+ready\s", ps.stdout, re.MULTILINE), ps.stdout
         children = psutil.Process(process.pid).children(recursive=True)

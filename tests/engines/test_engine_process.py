@@ -51,7 +51,8 @@ class Bench:
     def leftovers(self) -> list[str]:
         """Run folders and ownership records that are still there."""
         folders = [self.folder / "run", self.folder / "ownership"]
-        return [path.name for folder in folders if folder.is_dir() for path in folder.iterdir()]
+        found = [path.name for folder in folders if folder.is_dir() for path in folder.iterdir()]
+        return [name for name in found if name != "logs"]
 
 
 def quiet(what: str, done: int, total: int | None) -> None: ...
@@ -145,7 +146,7 @@ async def test_another_key_is_refused_and_the_key_is_nowhere_to_be_seen(benches:
     assert key not in Path(f"/proc/{engine.pid}/cmdline").read_text()
     assert key not in Path(f"/proc/{engine.pid}/environ").read_text()
     assert key not in repr(engine.endpoint)
-    (folder,) = (bench.folder / "run").iterdir()
+    (folder,) = (bench.folder / "run").glob("chat-*")
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert folder.name.startswith("chat-g3-")
     key_file = folder / "key"
@@ -180,6 +181,9 @@ async def test_a_kill_from_outside_is_seen_at_once(benches: Any, kind: str) -> N
     assert verdict.returncode == -9
     assert bench.leftovers() == []
     assert await engine.stop(1) == verdict
+    log = bench.folder / "run" / "logs" / "chat.log"
+    assert "listening" in log.read_text()
+    assert stat.S_IMODE(log.stat().st_mode) == 0o600
 
 
 @pytest.mark.parametrize("kind", ["fake", REAL])
@@ -283,9 +287,8 @@ async def test_cuda_devices_are_bound_by_nvmls_order(benches: Any) -> None:
     bench: Bench = await benches()
     fake = bench.binary.program
     listing = bench.folder / "listing"
-    listing.write_text(
-        f'#!/bin/sh\n[ "$1" = --list-devices ] && printf "Available devices:\\n  CUDA0: H (1 MiB)\\n" && exit\nexec {fake} "$@"\n'
-    )
+    answer = 'printf "Available devices:\\n  CUDA0: H (1 MiB)\\n"'
+    listing.write_text(f'#!/bin/sh\n[ "$1" = --list-devices ] && {answer} && exit\nexec {fake} "$@"\n')
     listing.chmod(0o755)
     bench.binary = dataclasses.replace(bench.binary, program=listing)
     engine = await bench.launch(device="cuda", device_indexes=(2, 0))
@@ -297,7 +300,7 @@ async def test_cuda_devices_are_bound_by_nvmls_order(benches: Any) -> None:
 
 
 async def test_a_gpu_plan_on_a_build_that_sees_none(benches: Any) -> None:
-    bench: Bench = await benches("real") if False else await benches()
+    bench: Bench = await benches()
     none = bench.folder / "none"
     none.write_text('#!/bin/sh\nprintf "Available devices:\\n  (none)\\n"\n')
     none.chmod(0o755)
@@ -352,9 +355,25 @@ async def test_a_program_that_is_gone(benches: Any) -> None:
 async def test_a_run_folder_that_cannot_be_made(benches: Any) -> None:
     bench: Bench = await benches()
     (bench.folder / "run").write_text("a file")
-    with pytest.raises(EngineLaunchFailed, match="run folder"):
+    with pytest.raises(EngineLaunchFailed, match="cannot be started"):
         await bench.launch()
-    assert [path for path in (bench.folder / "ownership").glob("*")] == []
+    assert bench.leftovers() == []
+
+
+async def test_a_cancelled_launch_leaves_nothing(benches: Any) -> None:
+    bench: Bench = await benches()
+    launching = asyncio.create_task(bench.launch())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    launching.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await launching
+    for _ in range(100):
+        await asyncio.sleep(0.02)
+        if not bench.leftovers():
+            break
+    assert bench.leftovers() == []
+    assert fake_engine.instances(bench.folder / "fake") == []
 
 
 async def test_nothing_blocks_the_event_loop(benches: Any) -> None:

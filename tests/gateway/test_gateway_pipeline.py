@@ -116,6 +116,10 @@ class TestUnary:
         assert (rig.sink.last.tokens_in, rig.sink.last.tokens_out) == (4, 0)
         assert rig.upstream.sent[0].path == "/v1/embeddings"
 
+    async def test_a_completion_may_carry_odd_messages(self) -> None:
+        rig = Rig(upstream=MemoryUpstream(MemoryResponse(completion())))
+        assert (await rig.ask("/v1/completions", {"model": "qwen", "prompt": "x", "messages": [1]})).status == 200
+
     @pytest.mark.parametrize("path", ["/chat/completions", "/api/v1/chat/completions"])
     async def test_other_prefixes_reach_the_same_place(self, path: str) -> None:
         rig = Rig(upstream=MemoryUpstream(MemoryResponse(completion())))

@@ -8,7 +8,6 @@ import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import openai
@@ -288,21 +287,26 @@ async def test_an_engine_that_is_gone(world: World) -> None:
 async def test_many_at_once_with_clients_that_leave(world: World) -> None:
     fake_engine.set_mode(world.engine, "slow_tokens")
 
+    finished = 0
+
     async def one(number: int) -> None:
-        patience = 0.03 + number % 5 * 0.1
+        nonlocal finished
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(0.03 + number % 5 * 0.15):
                 stream = await world.client.chat.completions.create(model=MODEL, messages=HELLO, stream=True)
                 async for _ in stream:
                     pass
+                finished += 1
         except (TimeoutError, openai.APITimeoutError):
             return
 
     await asyncio.gather(*(one(number) for number in range(60)))
     await world.until("the engine goes on", active_requests=0)
     await world.quiet()
-    assert len(world.sink.records) == 60
-    assert {record.error_class for record in world.sink.records} <= {None, "client_closed"}
+    outcomes = [record.error_class for record in world.sink.records]
+    assert set(outcomes) == {None, "client_closed"}
+    assert outcomes.count(None) >= finished > 0
+    assert len(world.models.permits) == len(outcomes)
 
 
 async def test_head_metrics_and_health(world: World) -> None:

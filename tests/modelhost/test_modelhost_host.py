@@ -10,7 +10,7 @@ from support.model_host_parts import MIB, World, eventually
 
 from sbproxy.engines.core.model import ExitKind
 from sbproxy.errors.artifacts import ManualArtifactMissing, TransportFailed
-from sbproxy.errors.engines import EngineIncompatible, EngineLaunchFailed, UnsafeArgument
+from sbproxy.errors.engines import EngineIncompatible, EngineLaunchFailed, EngineStopFailed, UnsafeArgument
 from sbproxy.errors.modelhost import (
     AdmissionRejected,
     InsufficientMemory,
@@ -413,6 +413,20 @@ async def test_stop_during_a_pull_and_during_a_load(world: World) -> None:
     with pytest.raises(AdmissionRejected, match="draining"):
         await waiting
     assert world.driver.processes[0].stops == 1
+
+
+async def test_an_engine_that_cannot_be_ended_keeps_its_memory_booked(world: World) -> None:
+    await world.apply(chat={"warm": True})
+    process = world.driver.alive[0]
+    process.stop_failure = EngineStopFailed("llama_cpp", process.pid, 5)
+    await world.host.stop("chat")
+    await eventually(lambda: world.row("chat")["reason_code"] == "engine_stop_failed")
+    row = world.row("chat")
+    assert (row["state"], row["pid"]) == ("draining", process.pid)
+    assert row["memory"] is not None
+    process.die(ExitKind.SIGNAL)
+    await world.until("chat", "stopped")
+    assert world.row("chat")["memory"] is None
 
 
 async def test_reset_is_refused_on_a_healthy_generation(world: World) -> None:

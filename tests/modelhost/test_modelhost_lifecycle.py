@@ -97,7 +97,7 @@ def test_walk_of_the_table(state: ReplicaState, event: Event) -> None:
 
 def test_every_state_is_reached_by_some_row() -> None:
     reached = set()
-    for (state, event), _ in TABLE.items():
+    for state, event in TABLE:
         failure = Failure("engine_unhealthy", "x") if state == "failed" else None
         reached.add(step(Generation(state=state, failure=failure), SAMPLES[event], POLICY)[0].state)
     assert reached == set(STATES)

@@ -18,6 +18,7 @@ import re
 import socket
 import struct
 import threading
+import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -98,6 +99,7 @@ class Hub:
         self.linked = linked
         self.requests: list[Recorded] = []
         self.body_bytes = 0
+        self.busy = 0
         self.closing = threading.Event()
         self.lock = threading.Lock()
         self._faults: list[Fault] = []
@@ -138,6 +140,13 @@ class Hub:
         """Forget the faults that are still queued."""
         with self.lock:
             self._faults.clear()
+
+    def settle(self, timeout: float = 10.0) -> None:
+        """Wait until no answer is being sent, also not into the sockets of clients that died."""
+        deadline = time.monotonic() + timeout
+        while self.busy:
+            assert time.monotonic() < deadline, "the hub is still sending"
+            time.sleep(0.005)
 
     def replace(self, path: str, data: bytes) -> None:
         """Change a file, and with it its ETag."""
@@ -187,7 +196,16 @@ class _Handler(BaseHTTPRequestHandler):
         """Silent: tests look at ``hub.requests``."""
 
     def do_GET(self) -> None:
-        hub, name = self.server.hub, self.server.name
+        hub = self.server.hub
+        with hub.lock:
+            hub.busy += 1
+        try:
+            self._get(hub, self.server.name)
+        finally:
+            with hub.lock:
+                hub.busy -= 1
+
+    def _get(self, hub: Hub, name: Server) -> None:
         headers = {key.lower(): value for key, value in self.headers.items()}
         with hub.lock:
             hub.requests.append(Recorded(name, self.command, self.path, headers))

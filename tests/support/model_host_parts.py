@@ -41,7 +41,7 @@ from sbproxy.devices.core.model import Device, Machine
 from sbproxy.engines.core.model import Availability, Endpoint, EngineBinary, ExitKind, ExitVerdict, LaunchSpec
 from sbproxy.engines.driver import AcquireProgress
 from sbproxy.errors.artifacts import ArtifactError, ManualArtifactMissing, PullCancelled
-from sbproxy.errors.engines import EngineLaunchFailed
+from sbproxy.errors.engines import EngineLaunchFailed, EngineStopFailed
 from sbproxy.errors.tree import SbproxyError
 from sbproxy.modelhost.core.jobs import JobId, JobRecord
 from sbproxy.modelhost.core.lifecycle import RestartPolicy
@@ -173,6 +173,7 @@ class ScriptedProcess:
         self.exited: asyncio.Future[ExitVerdict] = asyncio.get_running_loop().create_future()
         self.healthy = asyncio.Event()
         self.stops = 0
+        self.stop_failure: EngineStopFailed | None = None
 
     def die(self, kind: ExitKind = ExitKind.CRASH) -> None:
         if not self.exited.done():
@@ -193,6 +194,8 @@ class ScriptedProcess:
     async def stop(self, grace_s: float) -> ExitVerdict:
         self.stops += 1
         await asyncio.sleep(0)
+        if self.stop_failure is not None:
+            raise self.stop_failure
         if not self.exited.done():
             self.exited.set_result(ExitVerdict(ExitKind.STOPPED, 0, "asked to end"))
         return self.exited.result()

@@ -76,3 +76,10 @@ def _locked(path: Path) -> Iterator[None]:
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def cache_root() -> Path:
+    """A cache root that daemons under test share; the first of them fetches engine and model into it."""
+    root = REAL / "cache"
+    root.mkdir(parents=True, exist_ok=True)
+    return root

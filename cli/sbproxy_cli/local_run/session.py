@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sbproxy.daemon.main import Daemon
-
+from sbproxy.daemon.daemon import Daemon
+from sbproxy.daemon.main import run_on_fast_loop
 from sbproxy_cli import diagnostics, output
 from sbproxy_cli.invocation import Invocation
 from sbproxy_cli.local_run.plan import RunPlan
@@ -29,7 +29,7 @@ def run_session(path: Path, plan: RunPlan, invocation: Invocation) -> None:
 
     Raises ModelNotReady, or whatever kept the daemon from starting.
     """
-    asyncio.run(_session(path, plan, invocation.serve_options(os.environ)))
+    run_on_fast_loop(_session(path, plan, invocation.serve_options(os.environ)))
 
 
 async def _session(path: Path, plan: RunPlan, options: ServeOptions) -> None:

@@ -109,9 +109,9 @@ def judge(head: Head, want: Want) -> Verdict:
 
 def _changed(head: Head, want: Want) -> Verdict | None:
     """The hub names size and SHA-256 of large files before a byte flows; a difference ends the pull there."""
-    size = head.linked.get("x-linked-size", "")
-    if size.isdecimal() and int(size) != want.file.size_bytes:
-        return Refuse(SizeMismatch(want.file.path, want.file.size_bytes, int(size)))
+    size = _count(head.linked.get("x-linked-size", ""))
+    if size is not None and size != want.file.size_bytes:
+        return Refuse(SizeMismatch(want.file.path, want.file.size_bytes, size))
     named = _LINKED_SHA256.fullmatch(head.linked.get("x-linked-etag", ""))
     if named and named[1] != want.file.sha256:
         return Refuse(DigestMismatch(want.file.path, want.file.sha256, named[1]))
@@ -119,8 +119,7 @@ def _changed(head: Head, want: Want) -> Verdict | None:
 
 
 def _unusable(head: Head, want: Want) -> Verdict | None:
-    length = head.headers.get("content-length", "")
-    announced = int(length) if length.isdecimal() else None
+    announced = _count(head.headers.get("content-length", ""))
     wrong_size = head.status == 200 and announced != want.file.size_bytes
     if wrong_size and _is_page(head.headers.get("content-type", "")) and not _may_be_page(want.file.path):
         return Refuse(UnexpectedResponse(want.source, f"an HTML page came instead of {want.file.path}"))
@@ -162,6 +161,10 @@ def looks_like_page(beginning: bytes, path: str) -> bool:
     """Whether the first bytes of a body are an HTML page where the catalog names something else."""
     start = beginning[:64].removeprefix(b"\xef\xbb\xbf").lstrip().lower()
     return not _may_be_page(path) and start.startswith((b"<!doctype html", b"<html"))
+
+
+def _count(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else None
 
 
 def _is_page(content_type: str) -> bool:

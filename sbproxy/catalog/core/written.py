@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field
 
 from sbproxy.catalog.core.model import Accelerator, Format, Modality, PullPolicy, Stability
 from sbproxy.config.core.checks import printable
-from sbproxy.config.core.fields import Block, Identifier, Sha256Hex
+from sbproxy.config.core.fields import Block, Identifier, Sha256Hex, ShortName
 from sbproxy.config.core.model_host import EngineName
 
 Line = Annotated[str, Field(min_length=1, max_length=256), AfterValidator(printable)]
@@ -91,5 +91,5 @@ class WrittenCatalog(Block):
     """The whole document."""
 
     schema_version: Literal[2]
-    catalog_revision: Annotated[Line, Field(max_length=128)]
+    catalog_revision: ShortName
     models: Annotated[dict[Identifier, WrittenModel], Field(max_length=1024)]

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from sbproxy.config.core.fields import Block, FilePath, IpLiteral, Name, Port, Secret
+from sbproxy.config.core.fields import Block, FilePath, IpLiteral, Port, Secret, ShortName
 from sbproxy.config.core.model_host import ModelHostConfig
 from sbproxy.config.core.origins import OriginConfig
 
@@ -17,7 +17,7 @@ from sbproxy.config.core.origins import OriginConfig
 class OperatorConfig(Block):
     """An admin operator beside the top-level identity; exactly one of the two password forms."""
 
-    username: Annotated[Name, Field(max_length=128)]
+    username: ShortName
     """Name used to log in; unique among the operators and different from `admin.username`."""
     password: Secret | None = None
     """Secret: a literal, `${VAR}`, `env:NAME` or `file:/absolute/path`."""
@@ -45,7 +45,7 @@ class AdminConfig(Block):
     """TCP port of the admin listener."""
     bind: IpLiteral = "127.0.0.1"
     """IP address literal of the admin listener; off loopback the default password is refused."""
-    username: Annotated[Name, Field(max_length=128)] = "admin"
+    username: ShortName = "admin"
     """Top-level identity, role admin."""
     password: Secret = Secret("changeme")
     """Secret: a literal, `${VAR}`, `env:NAME` or `file:/absolute/path`."""

@@ -33,6 +33,9 @@ Secret = SecretStr
 Name = Annotated[str, Field(min_length=1, max_length=256), AfterValidator(printable)]
 """A name that people and clients see; no control characters."""
 
+ShortName = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(printable)]
+"""The same, at most 128 characters."""
+
 FilePath = Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(file_path)]
 """A path; a relative one starts at the directory of sb.yml."""
 

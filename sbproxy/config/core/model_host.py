@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from sbproxy.config.core.fields import AbsolutePath, Block, FilePath, Identifier, Name, Sha256Hex
+from sbproxy.config.core.fields import AbsolutePath, Block, FilePath, Identifier, Sha256Hex, ShortName
 
 EngineName = Literal["vllm", "sglang", "llama_cpp", "mistralrs"]
 EngineChoice = Literal["auto", "vllm", "sglang", "llama_cpp", "mistralrs"]
@@ -37,7 +37,7 @@ class EngineConfig(Block):
     """Container image with its digest (`name@sha256:...`), only with `launch: container`."""
     path: FilePath | None = None
     """The engine's executable; first choice when set. A relative path starts at the directory of this document."""
-    version: Annotated[Name, Field(max_length=128)] | None = None
+    version: ShortName | None = None
     """Exact version to acquire, never `latest`."""
     sha256: Sha256Hex | None = None
     """SHA-256 that the acquired engine must have."""

@@ -6,13 +6,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from sbproxy.config.core.fields import Block, Identifier, Name, Secret
+from sbproxy.config.core.fields import Block, Identifier, Name, Secret, ShortName
 
 
 class ProviderConfig(Block):
     """One provider of an `ai_proxy`: a managed deployment or a plain OpenAI-compatible endpoint."""
 
-    name: Annotated[Name, Field(max_length=128)]
+    name: ShortName
     """Name of the provider, unique in its origin; also its type when `provider_type` is unset."""
     provider_type: Annotated[str, Field(min_length=1)] | None = None
     """`managed_model` for a deployment of this daemon, else the id of a known provider."""

@@ -25,8 +25,8 @@ from sbproxy.gateway.core.surfaces import Surface
 
 _MESSAGE_CHARACTERS = 1000
 _FIELD_CHARACTERS = 100
-_DETAIL_CHARACTERS = 300
-_MEDIA_WORDS = re.compile(r"\b(image|audio|video) input is not supported")
+_MEDIA_WORDS = re.compile(r"(image|audio|video) input is not supported")
+_KIND = re.compile(r"[a-z_]{1,64}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 _RETRY_AFTER = re.compile(r"[\x20-\x7e]{1,64}")
 
@@ -35,7 +35,6 @@ def engine_refusal(status: int, body: bytes, *, model: str, surface: Surface) ->
     """The error that a managed engine's answer stands for; ``model`` is the public name."""
     error = error_object(body)
     message = error.get("message")
-    detail = _bounded(message, _DETAIL_CHARACTERS) if isinstance(message, str) else ""
     kind = error.get("type")
     if kind == "exceed_context_size_error":
         prompt, context = error.get("n_prompt_tokens"), error.get("n_ctx")
@@ -43,12 +42,12 @@ def engine_refusal(status: int, body: bytes, *, model: str, surface: Surface) ->
             return ContextLengthExceeded(model, prompt, context)
     if status == 501 or kind == "not_supported_error":
         return UnsupportedByModel(model, surface)
-    media = _MEDIA_WORDS.search(detail)
+    media = _MEDIA_WORDS.match(message) if isinstance(message, str) else None
     if media is not None:
         return UnsupportedContent(model, media[1])
     if status in (400, 413, 422):
         return EngineRefused(model, status)
-    return EngineFault(model, status, detail)
+    return EngineFault(model, status, kind if isinstance(kind, str) and _KIND.fullmatch(kind) else "")
 
 
 def provider_refusal(

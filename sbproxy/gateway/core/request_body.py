@@ -76,7 +76,7 @@ def body_for(request: Inference, model: str) -> bytes:
 
 
 def refuse_media(document: dict[str, Any], model: str) -> None:
-    """For managed engines, which run text models: no images, sound or files, and nothing to fetch from a URL.
+    """For chats with managed engines, which run text models: no images, sound or files, nothing to fetch from a URL.
 
     Raises RemoteContentRefused for a remote URL (an engine that fetched it would be a way into this network) and
     UnsupportedContent for inline media.

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from sbproxy.gateway.exchange import HeaderPairs, Request
 from sbproxy.gateway.http.fields import StatusLines, message_head
+from sbproxy.gateway.http.head import WireRequest
 from sbproxy.gateway.http.refusal import Refusal
 
 _OPEN, _STREAMING, _DONE = range(3)
@@ -32,32 +33,28 @@ class ClientSocket(Protocol):
         """Close without ending the answer; ``reset`` makes the end visible where closing is how a body ends."""
         ...
 
-    def may_stay(self) -> bool:
-        """Whether the listener still keeps connections open after an answer."""
-        ...
+
+class Source(Protocol):
+    """What an answer needs of the listener that its request came in on."""
+
+    status_lines: StatusLines
+    draining: bool
 
 
 class Answer:
     """Implements ``Exchange``. Misuse by the handler (two answers, a write before start) is a RuntimeError."""
 
-    __slots__ = (
-        "_chunked", "_head_only", "_minor", "_phase", "_silent", "_socket", "_status_lines",
-        "bytes_out", "keep_alive", "request",
-    )  # fmt: skip
+    __slots__ = ("_chunked", "_phase", "_silent", "_socket", "_source", "bytes_out", "keep_alive", "request")
 
-    def __init__(
-        self, socket: ClientSocket, request: Request, minor: int, keep_alive: bool, status_lines: StatusLines
-    ) -> None:
-        self.request = request
+    def __init__(self, socket: ClientSocket, request: WireRequest, source: Source) -> None:
+        self.request: Request = request
         self.bytes_out = 0
-        self.keep_alive = keep_alive
+        self.keep_alive = request.keep_alive
         self._socket = socket
-        self._minor = minor
-        self._status_lines = status_lines
-        self._head_only = request.method == "HEAD"
+        self._source = source
         self._phase = _OPEN
-        self._chunked = False
-        self._silent = False
+        self._chunked = request.minor == 1
+        self._silent = request.method == "HEAD"
 
     @property
     def untouched(self) -> bool:
@@ -79,16 +76,16 @@ class Answer:
     def respond(self, status: int, headers: HeaderPairs, body: bytes) -> None:
         if self._phase != _OPEN:
             raise RuntimeError("the request was answered before")
-        framing = b"" if status == 204 else b"Content-Length: %d\r\n" % len(body)
-        head = self._head(status, headers, framing)
+        head = self._head(status, headers, b"" if status == 204 else b"Content-Length: %d\r\n" % len(body))
         self._phase = _DONE
-        if self._head_only or status in _NO_BODY or not body:
-            self._send(head)
-        elif len(body) <= _JOIN_BYTES:
-            self._send(head + body)
+        if self._silent or status in _NO_BODY:
+            body = b""
+        self.bytes_out = len(head) + len(body)
+        if len(body) <= _JOIN_BYTES:
+            self._socket.send(head + body)
         else:
-            self._send(head)
-            self._send(body)
+            self._socket.send(head)
+            self._socket.send(body)
 
     def refuse(self, refusal: Refusal) -> None:
         """Answer with an error of the server's own and close afterwards."""
@@ -98,12 +95,12 @@ class Answer:
     def start(self, status: int, headers: HeaderPairs) -> None:
         if self._phase != _OPEN:
             raise RuntimeError("the request was answered before")
-        bodyless = status in _NO_BODY
-        self._chunked = self._minor == 1 and not bodyless
-        self._silent = self._head_only or bodyless
-        if self._minor == 0:
-            self.keep_alive = False
-        head = self._head(status, headers, b"Transfer-Encoding: chunked\r\n" if self._chunked else b"")
+        if not self._chunked:
+            self.keep_alive = False  # for HTTP/1.0 the end of the connection is the end of the body
+        if status in _NO_BODY:
+            self._silent = True
+        framed = self._chunked and status not in _NO_BODY
+        head = self._head(status, headers, b"Transfer-Encoding: chunked\r\n" if framed else b"")
         self._phase = _STREAMING
         self._send(head)
 
@@ -130,18 +127,14 @@ class Answer:
         self._socket.cut(reset=not self._chunked)
 
     def _head(self, status: int, headers: HeaderPairs, framing: bytes) -> bytes:
-        if self.keep_alive and not self._socket.may_stay():
-            self.keep_alive = False
-        lines = 2 if framing else 1
-        if not self.keep_alive:
-            last = framing + b"Connection: close\r\n\r\n"
-            lines += 1
-        elif self._minor == 0:
-            last = framing + b"Connection: keep-alive\r\n\r\n"
-            lines += 1
+        if self.keep_alive and self._chunked and not self._source.draining:
+            ending = b"\r\n"
+        elif self.keep_alive and not self._source.draining:
+            ending = b"Connection: keep-alive\r\n\r\n"
         else:
-            last = framing + b"\r\n"
-        return message_head(self._status_lines.get(status), 2, headers, last, lines)
+            self.keep_alive = False
+            ending = b"Connection: close\r\n\r\n"
+        return message_head(self._source.status_lines.get(status), headers, framing + ending)
 
     def _send(self, data: bytes) -> None:
         self.bytes_out += len(data)

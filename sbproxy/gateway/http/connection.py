@@ -15,11 +15,11 @@ import traceback
 from time import perf_counter
 from typing import Protocol, cast
 
-from sbproxy.gateway.exchange import Handler, Request
+from sbproxy.gateway.exchange import Handler
 from sbproxy.gateway.http import refusal
 from sbproxy.gateway.http.answer import JSON_HEADERS, Answer
 from sbproxy.gateway.http.fields import StatusLines, message_head
-from sbproxy.gateway.http.head import RequestHead
+from sbproxy.gateway.http.head import WireRequest
 from sbproxy.gateway.http.limits import ServerLimits
 from sbproxy.gateway.http.reader import BODY, NOTHING, RequestReader
 from sbproxy.gateway.http.refusal import Refusal
@@ -155,19 +155,18 @@ class ServerConnection(asyncio.Protocol):
             if stage == BODY and self._reader.wants_continue:
                 self.send(_CONTINUE)
 
-    def _dispatch(self, head: RequestHead, body: bytes, rest: bytes) -> None:
+    def _dispatch(self, request: WireRequest, rest: bytes) -> None:
         self._phase = _ANSWERING
         self._stage = NOTHING
         self.deadline = _NEVER
-        self._pending = rest
-        if len(rest) > self._limits.read_ahead_bytes:
-            self._pause_reading()
-        path, _, query = head.target.partition("?")
+        request.client_ip = self._client_ip
+        request.received_at = self._received_at
+        if rest:
+            self._pending = rest
+            if len(rest) > self._limits.read_ahead_bytes:
+                self._pause_reading()
         listener = self._listener
-        request = Request(
-            head.method, path, query, head.host or "", head.headers, body, self._client_ip, self._received_at
-        )
-        answer = self._answer = Answer(self, request, head.minor, head.keep_alive, listener.status_lines)
+        answer = self._answer = Answer(self, request, listener)
         listener.active_requests += 1
         self._started = False
         self._task = listener.loop.create_task(self._run(answer))
@@ -238,9 +237,6 @@ class ServerConnection(asyncio.Protocol):
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
-    def may_stay(self) -> bool:
-        return not self._listener.draining
-
     # --- ending ---------------------------------------------------------------------------------------------------
 
     def expire(self, now: float) -> None:
@@ -308,7 +304,7 @@ class ServerConnection(asyncio.Protocol):
             return
         body = fault.body()
         last = b"Content-Length: %d\r\nConnection: close\r\n\r\n" % len(body)
-        head = message_head(self._listener.status_lines.get(fault.status), 2, JSON_HEADERS, last, 3)
+        head = message_head(self._listener.status_lines.get(fault.status), JSON_HEADERS, last)
         transport.write(head + body)
         self.deadline = perf_counter() + self._limits.linger_timeout_s
         if transport.can_write_eof():

@@ -1,14 +1,18 @@
-"""Header fields: split from a sound head, and written so that none can break out of its line."""
+"""Header fields: split from a sound head, and written so that none can break out of its line.
+
+The same lines come and go with nearly every message, so both directions remember a bounded number of them.
+"""
 
 from __future__ import annotations
 
 import re
-import time
 from email.utils import formatdate
 from http import HTTPStatus
+from time import time
 
 from sbproxy.gateway.exchange import HeaderPairs
 
+Field = tuple[bytes, bytes]
 _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 # Framing belongs to this folder: a second opinion about it from a caller would be a smuggling hole.
 _RESERVED = frozenset(
@@ -26,76 +30,81 @@ _RESERVED = frozenset(
         b"upgrade",
     )
 )
-_KNOWN_NAMES = 1024
-_known: set[bytes] = set()
+# Secrets are not remembered: they should not outlive their request.
+_SECRET = frozenset((b"authorization", b"proxy-authorization", b"cookie", b"set-cookie", b"x-api-key", b"api-key"))
+_LINES_KEPT = 1024
+_LINE_BYTES_KEPT = 256
+_read: dict[bytes, Field] = {}
+_written: dict[Field, bytes] = {}
 
 
-def split_fields(head: bytes) -> list[tuple[bytes, bytes]]:
-    """Names (lower-case) and values of a head whose syntax was checked: first line, fields, empty line, all CR LF."""
-    block = head[head.find(b"\r\n") + 2 : -4]
-    if not block:
-        return []
-    fields = []
-    for line in block.split(b"\r\n"):
-        name, _, value = line.partition(b":")
-        fields.append((name.lower(), value.strip(b" \t")))
-    return fields
+def split_field(line: bytes) -> Field:
+    """Lower-case name and value of one field line."""
+    name, _, value = line.partition(b":")
+    field = (name.lower(), value.strip(b" \t"))
+    if len(line) <= _LINE_BYTES_KEPT and field[0] not in _SECRET:
+        if len(_read) >= _LINES_KEPT:
+            _read.clear()
+        _read[line] = field
+    return field
 
 
-def message_head(first: bytes, first_lines: int, headers: HeaderPairs, last: bytes, last_lines: int) -> bytes:
-    """``first``, the fields and ``last`` as one head; the counts are the lines (CR LF) in ``first`` and ``last``.
+def split_head(head: bytes) -> tuple[bytes, list[Field]]:
+    """First line and fields of a head whose syntax was checked: lines and an empty line, all ending in CR LF."""
+    lines = head[:-4].split(b"\r\n")
+    first = lines.pop(0)
+    get = _read.get
+    return first, [get(line) or split_field(line) for line in lines]
+
+
+def message_head(first: bytes, headers: HeaderPairs, last: bytes) -> bytes:
+    """``first``, the fields and ``last`` as one head.
 
     ValueError for a reserved or malformed name, and for a value with CR, LF or NUL.
     """
-    parts = [first]
-    for name, value in headers:
-        if name not in _known:
-            _learn(name)
-        parts += (name, b": ", value, b"\r\n")
-    parts.append(last)
-    head = b"".join(parts)
-    lines = first_lines + len(headers) + last_lines
-    if head.count(b"\n") != lines or head.count(b"\r") != lines or b"\0" in head:
-        raise ValueError("a header value holds CR, LF or NUL")
-    return head
+    get = _written.get
+    return b"".join([first, *[get(field) or _write(field) for field in headers], last])
 
 
-def _learn(name: bytes) -> None:
+def _write(field: Field) -> bytes:
+    name, value = field
     if name in _RESERVED:
         raise ValueError(f"the header {name.decode('latin-1')} is written by the wire itself")
     if _TOKEN.fullmatch(name) is None:
         raise ValueError("a header name is not a token")
-    if len(_known) >= _KNOWN_NAMES:
-        _known.clear()
-    _known.add(name)
+    if b"\r" in value or b"\n" in value or b"\0" in value:
+        raise ValueError("a header value holds CR, LF or NUL")
+    line = b"%b: %b\r\n" % field
+    if len(line) <= _LINE_BYTES_KEPT and name not in _SECRET:
+        if len(_written) >= _LINES_KEPT:
+            _written.clear()
+        _written[field] = line
+    return line
 
 
 class StatusLines:
-    """The first two lines of an answer (status and Date), made once a second for each status."""
+    """The first two lines of an answer (status and Date), kept for each status until they are forgotten."""
 
-    __slots__ = ("_lines", "_second")
+    __slots__ = ("_lines",)
 
     def __init__(self) -> None:
-        self._second = -1
         self._lines: dict[int, bytes] = {}
 
     def get(self, status: int) -> bytes:
         """Two lines with their line ends; ValueError for a status that is not final (200 to 599)."""
-        second = int(time.time())
-        if second != self._second:
-            self._second = second
-            self._lines.clear()
-        lines = self._lines.get(status)
-        if lines is None:
-            lines = self._lines[status] = self._make(status, second)
-        return lines
+        return self._lines.get(status) or self._make(status)
 
-    @staticmethod
-    def _make(status: int, second: int) -> bytes:
+    def forget(self) -> None:
+        """Let the date move on. To be called at least once a second."""
+        self._lines.clear()
+
+    def _make(self, status: int) -> bytes:
         if not 200 <= status <= 599:
             raise ValueError(f"{status} is not a final status")
         try:
             phrase = HTTPStatus(status).phrase
         except ValueError:
             phrase = ""
-        return f"HTTP/1.1 {status} {phrase}\r\nDate: {formatdate(second, usegmt=True)}\r\n".encode("ascii")
+        lines = f"HTTP/1.1 {status} {phrase}\r\nDate: {formatdate(time(), usegmt=True)}\r\n".encode("ascii")
+        self._lines[status] = lines
+        return lines

@@ -10,8 +10,9 @@ import re
 
 import httptools
 
+from sbproxy.gateway.exchange import Request
 from sbproxy.gateway.http import refusal
-from sbproxy.gateway.http.fields import split_fields
+from sbproxy.gateway.http.fields import Field, split_head
 from sbproxy.gateway.http.limits import ServerLimits
 from sbproxy.gateway.http.refusal import Refusal, malformed
 
@@ -21,25 +22,33 @@ _MINORS = {b"HTTP/1.1": 1, b"HTTP/1.0": 0}
 _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _HOST = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~!$&'()*+,;=%\-]*)(?::[0-9]*)?")
 _LENGTH_DIGITS = 18
+_LINES_KEPT = 256
+_LINE_BYTES_KEPT = 256
 _MUTE = object()
-_HOSTS_KEPT = 256
+_RequestLine = tuple[str, str, str, int]
+_lines: dict[bytes, _RequestLine] = {}
 _hosts: dict[bytes, str] = {}
 
 
-class RequestHead:
-    """A head that may be answered. ``length`` is the body's size in bytes, or CHUNKED; ``expects`` is 100-continue."""
+class WireRequest(Request):
+    """A request and what only the wire wants to know of it.
 
-    __slots__ = ("expects", "headers", "host", "keep_alive", "length", "method", "minor", "target")
+    ``length`` is the body's announced size in bytes, or CHUNKED; ``expects`` means 100-continue; ``minor`` is the
+    version's last digit. ``body``, ``client_ip`` and ``received_at`` are filled in when the body is complete.
+    """
 
-    def __init__(self, method: str, target: str, minor: int, headers: list[tuple[bytes, bytes]]) -> None:
-        self.method = method
-        self.target = target
-        self.minor = minor
+    __slots__ = ("expects", "keep_alive", "length", "minor")
+
+    def __init__(self, line: _RequestLine, headers: list[Field]) -> None:
+        self.method, self.path, self.query, self.minor = line
         self.headers = headers
         self.host = ""
+        self.body = b""
+        self.client_ip = ""
+        self.received_at = 0.0
         self.length = 0
         self.expects = False
-        self.keep_alive = minor == 1
+        self.keep_alive = self.minor == 1
 
     def frame(self) -> Refusal | None:
         """Settle host, framing and connection options from the fields, or say which rule these break together."""
@@ -50,88 +59,80 @@ class RequestHead:
                 return fault
         get = fields.get
         host = get(b"host")
-        if host is None:
-            if self.minor:
-                return malformed("The request has no Host header field.")
-        else:
+        if host:
             self.host = _hosts.get(host) or _learn_host(host)
-            if not self.host and host:
+            if not self.host:
                 return malformed("The request's Host header field is not a host name.")
+        elif host is None and self.minor:
+            return malformed("The request has no Host header field.")
         length = get(b"content-length")
         coding = get(b"transfer-encoding")
         if coding is not None:
-            if length is not None:
-                return malformed("The request has both Content-Length and Transfer-Encoding.")
-            self.length = CHUNKED
-            if not self.minor or coding.lower() != b"chunked":
-                return self._refuse_coding(coding.lower())
-        elif length is not None:
+            return self._frame_chunked(coding.lower(), length)
+        if length is not None:
             if not length.isdigit():
                 return malformed("The request's Content-Length is not a number.")
             if len(length) > _LENGTH_DIGITS:
                 return refusal.BODY_TOO_LARGE
             self.length = int(length)
-        connection = get(b"connection")
-        if connection is not None:
-            self._note_connection(connection)
-        expected = get(b"expect")
-        if expected is not None:
-            if expected.lower() != b"100-continue":
-                return refusal.EXPECTATION_FAILED
-            # An HTTP/1.0 client cannot understand an interim answer; RFC 9110 has its expectation ignored.
-            self.expects = self.minor == 1
+        if b"connection" in fields:
+            self._note_connection()
+        if b"expect" in fields:
+            return self._note_expectation(fields[b"expect"])
+        return None
+
+    def _frame_chunked(self, coding: bytes, length: bytes | None) -> Refusal | None:
+        if length is not None:
+            return malformed("The request has both Content-Length and Transfer-Encoding.")
+        if not self.minor:
+            return malformed("Transfer-Encoding is not part of HTTP/1.0.")
+        codings = [part.strip() for part in coding.split(b",")]
+        if codings != [b"chunked"]:
+            known = all(part in (b"gzip", b"deflate", b"compress") for part in codings[:-1])
+            if known and codings[-1] == b"chunked":
+                return refusal.UNKNOWN_CODING
+            return malformed("The request's Transfer-Encoding is not chunked.")
+        self.length = CHUNKED
+        self._note_connection()
+        expected = self.header(b"expect")
+        return None if expected is None else self._note_expectation(expected)
+
+    def _note_connection(self) -> None:
+        values = b",".join(value for name, value in self.headers if name == b"connection")
+        options = {option.strip() for option in values.lower().split(b",")}
+        self.keep_alive = b"close" not in options and (self.minor == 1 or b"keep-alive" in options)
+
+    def _note_expectation(self, expected: bytes) -> Refusal | None:
+        if expected.lower() != b"100-continue":
+            return refusal.EXPECTATION_FAILED
+        # An HTTP/1.0 client cannot understand an interim answer; RFC 9110 has its expectation ignored.
+        self.expects = self.minor == 1
         return None
 
     def _find_repeated(self) -> Refusal | None:
         seen = [name for name, _ in self.headers]
-        for name, written in ((b"host", "Host"), (b"content-length", "Content-Length"), (b"expect", "Expect")):
-            if seen.count(name) > 1:
-                return malformed(f"The request has more than one {written} header field.")
-        if seen.count(b"transfer-encoding") > 1:
-            return malformed("The request has more than one Transfer-Encoding header field.")
-        for name, value in self.headers:
-            if name == b"connection":
-                self._note_connection(value)
+        for name in (b"Host", b"Content-Length", b"Transfer-Encoding", b"Expect"):
+            if seen.count(name.lower()) > 1:
+                return malformed(f"The request has more than one {name.decode()} header field.")
         return None
-
-    def _refuse_coding(self, value: bytes) -> Refusal:
-        codings = [coding.strip() for coding in value.split(b",")]
-        if not self.minor:
-            return malformed("Transfer-Encoding is not part of HTTP/1.0.")
-        if codings[-1] == b"chunked" and all(coding in (b"gzip", b"deflate", b"compress") for coding in codings[:-1]):
-            return refusal.UNKNOWN_CODING
-        return malformed("The request's Transfer-Encoding is not chunked.")
-
-    def _note_connection(self, value: bytes) -> None:
-        options = {option.strip() for option in value.lower().split(b",")}
-        if b"close" in options:
-            self.keep_alive = False
-        elif self.minor == 0 and b"keep-alive" in options:
-            self.keep_alive = True
 
 
 def _learn_host(value: bytes) -> str:
     match = _HOST.fullmatch(value)
     if match is None:
         return ""
-    if len(_hosts) >= _HOSTS_KEPT:
+    if len(_hosts) >= _LINES_KEPT:
         _hosts.clear()
     host = _hosts[value] = match[1].decode("ascii").lower()
     return host
 
 
-def read_head(raw: bytes, limits: ServerLimits) -> RequestHead | Refusal:
+def read_head(raw: bytes, limits: ServerLimits) -> WireRequest | Refusal:
     """The head in ``raw``, which starts at the request line and ends with the empty line."""
-    line = raw[: raw.find(b"\r\n")]
-    parts = line.split(b" ")
-    if len(parts) != 3:
-        return refuse_line(line, limits)
-    method = METHODS.get(parts[0])
-    minor = _MINORS.get(parts[2])
-    target = parts[1]
-    # The parser refuses control characters in a target; the rest of what may stand there is settled here.
-    if method is None or minor is None or target[:1] != b"/" or len(target) > limits.target_bytes or not line.isascii():
-        return refuse_line(line, limits)
+    first, headers = split_head(raw)
+    line = _lines.get(first) or _read_line(first, limits)
+    if isinstance(line, Refusal):
+        return line
     rejected = None
     try:
         httptools.HttpRequestParser(_MUTE).feed_data(raw)
@@ -139,13 +140,34 @@ def read_head(raw: bytes, limits: ServerLimits) -> RequestHead | Refusal:
         pass  # an offer of another protocol may be ignored (RFC 9110 7.8); the request itself is whole
     except httptools.HttpParserError as error:
         rejected = malformed(f"The request's header fields are malformed: {error}.")
-    head = RequestHead(method, target.decode("ascii"), minor, split_fields(raw))
-    if len(head.headers) > limits.header_count:
+    if len(headers) > limits.header_count:
         return refusal.TOO_MANY_HEADERS
-    fault = head.frame() or rejected  # which of two lengths is too many is better told here than by the parser
-    if fault is None and head.length > limits.body_bytes:
+    request = WireRequest(line, headers)
+    fault = request.frame() or rejected  # which of two lengths is too many is better told here than by the parser
+    if fault is None and request.length > limits.body_bytes:
         fault = refusal.BODY_TOO_LARGE
-    return fault or head
+    return fault or request
+
+
+def _read_line(line: bytes, limits: ServerLimits) -> _RequestLine | Refusal:
+    parts = line.split(b" ")
+    # The parser refuses control characters in a target; the rest of what may stand in the line is settled here.
+    if (
+        len(parts) != 3
+        or parts[0] not in METHODS
+        or parts[2] not in _MINORS
+        or parts[1][:1] != b"/"
+        or len(parts[1]) > limits.target_bytes
+        or not line.isascii()
+    ):
+        return refuse_line(line, limits)
+    path, _, query = parts[1].decode("ascii").partition("?")
+    read = (METHODS[parts[0]], path, query, _MINORS[parts[2]])
+    if len(line) <= _LINE_BYTES_KEPT:
+        if len(_lines) >= _LINES_KEPT:
+            _lines.clear()
+        _lines[line] = read
+    return read
 
 
 def refuse_line(line: bytes, limits: ServerLimits) -> Refusal:
@@ -157,7 +179,7 @@ def refuse_line(line: bytes, limits: ServerLimits) -> Refusal:
         return refusal.TARGET_TOO_LONG
     if re.fullmatch(rb"HTTP/[0-9]\.[0-9]", parts[2]) is None:
         return malformed("The request line does not end with an HTTP version.")
-    if parts[2][:-1] != b"HTTP/1." or parts[2][-1:] not in b"01":
+    if parts[2] not in _MINORS:
         return refusal.UNKNOWN_VERSION
     if parts[0] not in METHODS:
         return refusal.UNKNOWN_METHOD

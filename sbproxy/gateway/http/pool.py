@@ -86,6 +86,7 @@ class UpstreamPool:
         self.open: set[UpstreamConnection] = set()
         self._tls = tls
         self._places: dict[Upstream, _Place] = {}
+        self._recent: _Place | None = None
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._empty: asyncio.Event | None = None
         self._closed = False
@@ -103,14 +104,17 @@ class UpstreamPool:
     async def send(
         self, upstream: Upstream, method: str, path: str, headers: HeaderPairs, body: bytes, *, timeout_s: float | None
     ) -> Reply:
-        place = self._places.get(upstream)
-        if place is None:
-            place = self._places[upstream] = _Place(self, upstream)
+        place = self._recent  # hashing an upstream is not free, and the next is often the last again
+        if place is None or place.upstream is not upstream or place.retired:
+            place = self._places.get(upstream)
+            if place is None:
+                place = self._places[upstream] = _Place(self, upstream)
+            self._recent = place
         line = place.request_line(method, path)
         if body or method in ("POST", "PUT", "PATCH"):
-            head = message_head(line, 2, headers, b"Content-Length: %d\r\n\r\n" % len(body), 2)
+            head = message_head(line, headers, b"Content-Length: %d\r\n\r\n" % len(body))
         else:
-            head = message_head(line, 2, headers, b"\r\n", 1)
+            head = message_head(line, headers, b"\r\n")
         head_only = method == "HEAD"
         idle = place.idle
         while idle:

@@ -6,11 +6,11 @@ It knows no socket and no clock. What follows a request is handed back, not look
 from __future__ import annotations
 
 from sbproxy.gateway.http.chunked import ChunkedBody
-from sbproxy.gateway.http.head import CHUNKED, RequestHead, read_head, refuse_early
+from sbproxy.gateway.http.head import CHUNKED, WireRequest, read_head, refuse_early
 from sbproxy.gateway.http.limits import ServerLimits
 from sbproxy.gateway.http.refusal import Refusal
 
-Whole = tuple[RequestHead, bytes, bytes]
+Whole = tuple[WireRequest, bytes]
 
 
 # How much of the next request is here. Plain numbers: they are compared for every segment.
@@ -31,13 +31,13 @@ class RequestReader:
         self._limits = limits
         self._pending = b""
         self._scanned = 0
-        self._head: RequestHead | None = None
+        self._head: WireRequest | None = None
         self._body: ChunkedBody | None = None
         self._pieces: list[bytes] = []
         self._left = 0
 
     def feed(self, data: bytes) -> Whole | Refusal | None:
-        """A whole request as (head, body, bytes that follow), why there will be none, or None for more bytes."""
+        """A whole request as (request, bytes that follow), why there will be none, or None for more bytes."""
         if self._head is not None:
             return self._take_body(self._head, data)
         if self.stage == HEAD:
@@ -59,10 +59,12 @@ class RequestReader:
         length = head.length
         if length == len(rest):
             self.stage = NOTHING
-            return head, rest, b""
+            head.body = rest
+            return head, b""
         if 0 <= length < len(rest):
             self.stage = NOTHING
-            return head, rest[:length], rest[length:]
+            head.body = rest[:length]
+            return head, rest[length:]
         self.stage = BODY
         self._head = head
         self._left = length
@@ -77,7 +79,7 @@ class RequestReader:
         self._scanned = max(0, len(data) - 3)
         return refuse_early(data if end < 4 else data[:end], self._limits)
 
-    def _take_body(self, head: RequestHead, data: bytes) -> Whole | Refusal | None:
+    def _take_body(self, head: WireRequest, data: bytes) -> Whole | Refusal | None:
         chunked = self._body
         if chunked is not None:
             fault = chunked.feed(data)
@@ -94,8 +96,9 @@ class RequestReader:
         self._pieces.append(data)
         return self._whole(head, self._pieces, rest)
 
-    def _whole(self, head: RequestHead, pieces: list[bytes], rest: bytes) -> Whole:
+    def _whole(self, head: WireRequest, pieces: list[bytes], rest: bytes) -> Whole:
         self.stage = NOTHING
         self._head = self._body = None
         self._pieces = []
-        return head, b"".join(pieces), rest
+        head.body = b"".join(pieces)
+        return head, rest

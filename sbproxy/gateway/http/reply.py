@@ -13,7 +13,7 @@ import httptools
 
 from sbproxy.errors.gateway import UpstreamBroken, UpstreamError, UpstreamTooLarge
 from sbproxy.gateway.exchange import HeaderPairs
-from sbproxy.gateway.http.response import CHUNKED, UNTIL_CLOSE, ResponseHead, read_response_head
+from sbproxy.gateway.http.response import CHUNKED, UNTIL_CLOSE, read_response_head
 
 _HEAD_BYTES = 64 * 1024
 _INTERIM_ANSWERS = 16
@@ -39,15 +39,15 @@ class Reply:
     """Implements ``UpstreamResponse``. A fault is raised only after the pieces before it were taken."""
 
     __slots__ = (
-        "_complete", "_fault", "_head", "_head_only", "_interim", "_left", "_parser", "_pieces", "_reusable",
-        "_settled", "_size", "_socket", "_start", "_waiter", "_wake_above", "status",
+        "_complete", "_fault", "_head_only", "_interim", "_left", "_parser", "_pieces", "_reusable",
+        "_settled", "_size", "_socket", "_start", "_waiter", "_wake_above", "headers", "status",
     )  # fmt: skip
 
     def __init__(self, socket: UpstreamSocket, head_only: bool) -> None:
         self.status = 0
+        self.headers: HeaderPairs = ()
         self._socket = socket
         self._head_only = head_only
-        self._head: ResponseHead | None = None
         self._start = b""
         self._interim = 0
         self._left = 0
@@ -62,12 +62,11 @@ class Reply:
         # The waiter wakes when more bytes than this lie here after the head: -1 for the head itself, 0 for any piece.
         self._wake_above = -1
 
-    @property
-    def headers(self) -> HeaderPairs:
-        return self._head.fields if self._head is not None else ()
-
     def header(self, name: bytes) -> bytes | None:
-        return self._head.field(name) if self._head is not None else None
+        for key, value in self.headers:
+            if key == name:
+                return value
+        return None
 
     # --- the connection's side ------------------------------------------------------------------------------------
 
@@ -119,7 +118,7 @@ class Reply:
             elif end < len(data):
                 self._take_head(data[end:])
             return
-        self._head = head
+        self.headers = head.headers
         self.status = head.status
         self._reusable = head.keep_alive
         self._left = head.length

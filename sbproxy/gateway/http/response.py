@@ -9,65 +9,53 @@ import re
 
 import httptools
 
-from sbproxy.gateway.http.fields import split_fields
+from sbproxy.gateway.http.fields import Field, split_head
 
 CHUNKED, UNTIL_CLOSE = -1, -2
-_STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9][0-9])(?: [\t -~\x80-\xff]*)?\r\n")
+_STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9][0-9])(?: [\t -~\x80-\xff]*)?")
 _NO_BODY = frozenset((204, 304))
 _HEADER_COUNT = 200
 _LENGTH_DIGITS = 18
+_LINES_KEPT = 64
 _MUTE = object()
+_lines: dict[bytes, tuple[int, int]] = {}
 
 
 class ResponseHead:
-    """``length`` is the body's size in bytes, CHUNKED or UNTIL_CLOSE; a status below 200 is an interim answer.
+    """``length`` is the body's size in bytes, CHUNKED or UNTIL_CLOSE; a status below 200 is an interim answer."""
 
-    Fields are looked for when they are asked for: an answer has many, and few of them are ever wanted.
-    """
+    __slots__ = ("headers", "keep_alive", "length", "status")
 
-    __slots__ = ("_fields", "_lowered", "_raw", "keep_alive", "length", "status")
-
-    def __init__(self, status: int, keep_alive: bool, raw: bytes) -> None:
+    def __init__(self, status: int, keep_alive: bool, headers: list[Field]) -> None:
         self.status = status
         self.keep_alive = keep_alive
+        self.headers = headers
         self.length = UNTIL_CLOSE
-        self._raw = raw
-        self._lowered = raw.lower()
-        self._fields: list[tuple[bytes, bytes]] | None = None
-
-    @property
-    def fields(self) -> list[tuple[bytes, bytes]]:
-        """All fields, names in lower case."""
-        if self._fields is None:
-            self._fields = split_fields(self._raw)
-        return self._fields
-
-    def field(self, name: bytes) -> bytes | None:
-        """The first value of a lower-case name."""
-        mark = b"\r\n%b:" % name
-        at = self._lowered.find(mark)
-        if at < 0:
-            return None
-        at += len(mark)
-        return self._raw[at : self._raw.find(b"\r\n", at)].strip(b" \t")
 
     def frame(self, head_only: bool) -> str | None:
         """Find out the framing from the fields; the reason when they contradict themselves."""
-        lowered = self._lowered
-        length = self.field(b"content-length")
-        if length is not None:
-            if not length.isdigit() or len(length) > _LENGTH_DIGITS or lowered.count(b"\r\ncontent-length:") > 1:
-                return "its Content-Length is malformed or not alone"
-            self.length = int(length)
-        coding = self.field(b"transfer-encoding")
+        fields = dict(self.headers)
+        if len(fields) != len(self.headers):
+            seen = [name for name, _ in self.headers]
+            if seen.count(b"content-length") > 1 or seen.count(b"transfer-encoding") > 1:
+                return "it states its framing more than once"
+        get = fields.get
+        length = get(b"content-length")
+        coding = get(b"transfer-encoding")
         if coding is not None:
-            if length is not None or coding.lower() != b"chunked" or lowered.count(b"\r\ntransfer-encoding:") > 1:
+            if length is not None or coding.lower() != b"chunked":
                 return "its Transfer-Encoding is not chunked or not alone"
             self.length = CHUNKED
-        connection = self.field(b"connection")
-        if connection is not None:
+        elif length is not None:
+            if not length.isdigit() or len(length) > _LENGTH_DIGITS:
+                return "its Content-Length is malformed"
+            self.length = int(length)
+        connection = get(b"connection")
+        if connection is not None and connection != b"keep-alive":
             options = connection.lower()
             self.keep_alive = b"close" not in options and (self.keep_alive or b"keep-alive" in options)
+        elif connection is not None:
+            self.keep_alive = True
         if head_only or self.status in _NO_BODY:
             self.length = 0
         return None
@@ -75,8 +63,9 @@ class ResponseHead:
 
 def read_response_head(raw: bytes, head_only: bool) -> ResponseHead | str:
     """The head in ``raw``, which ends with the empty line; a reason when it is not fit to be believed."""
-    match = _STATUS_LINE.match(raw)
-    if match is None:
+    first, headers = split_head(raw)
+    line = _lines.get(first) or _read_line(first)
+    if line is None:
         return "its status line is malformed"
     try:
         httptools.HttpResponseParser(_MUTE).feed_data(raw)
@@ -84,7 +73,18 @@ def read_response_head(raw: bytes, head_only: bool) -> ResponseHead | str:
         return "it switches to another protocol unasked"
     except httptools.HttpParserError as error:
         return f"its head is malformed ({error})"
-    if raw.count(b"\n") > _HEADER_COUNT:
+    if len(headers) > _HEADER_COUNT:
         return "its head has too many fields"
-    head = ResponseHead(int(match[2]), match[1] == b"1", raw)
+    head = ResponseHead(line[0], line[1] == 1, headers)
     return head.frame(head_only) or head
+
+
+def _read_line(line: bytes) -> tuple[int, int] | None:
+    """Status and minor version."""
+    match = _STATUS_LINE.fullmatch(line)
+    if match is None:
+        return None
+    if len(_lines) >= _LINES_KEPT:
+        _lines.clear()
+    read = _lines[line] = (int(match[2]), int(match[1]))
+    return read

@@ -61,7 +61,7 @@ class AdmissionQueue:
     def release(self) -> list[int]:
         """One active request ended: the tickets that may run now, in order."""
         self.active -= 1
-        return self._grant()
+        return self._grant() if self._waiting else []
 
     def close(self) -> None:
         """Grant nothing more; what is active may finish. Waiting tickets stay until ``reject_all``."""
