@@ -34,6 +34,12 @@ def connect(url: str, username: str, *, password_stdin: bool) -> AdminClient:
     return AdminClient(url, username, password)
 
 
+def password_or_prompt(url: str, username: str) -> str:
+    """For commands that own a terminal: the variable, else a question that echoes nothing."""
+    given = os.environ.get(PASSWORD_VARIABLE)
+    return given or str(typer.prompt(f"Password of {username} at {url}", hide_input=True, err=True))
+
+
 def read_password() -> str:
     """The first line of stdin, without its line end."""
     return sys.stdin.readline(MAX_PASSWORD_CHARS).rstrip("\r\n")

@@ -8,7 +8,7 @@ import sys
 import typer
 
 from sbproxy.errors.cli import NoTerminal, PartMissing
-from sbproxy_cli.admin_args import DEFAULT_URL, UrlOption, UserOption
+from sbproxy_cli.admin_args import DEFAULT_URL, UrlOption, UserOption, password_or_prompt
 from sbproxy_cli.boundary import verb
 from sbproxy_cli.options import ArgvPassword
 
@@ -26,6 +26,6 @@ def tui(
         raise NoTerminal("the console", "sbproxy models ps")
     if importlib.util.find_spec("textual") is None:
         raise PartMissing("the console", "tui")
-    from sbproxy_tui.app import run
+    from sbproxy_tui.entry import run
 
-    raise typer.Exit(run(admin_url, username))
+    raise typer.Exit(run(admin_url, username, password_or_prompt(admin_url, username)))

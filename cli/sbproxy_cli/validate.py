@@ -14,7 +14,6 @@ from sbproxy_cli.invocation import current
 from sbproxy_cli.options import Format, FormatOption
 
 if TYPE_CHECKING:
-    from sbproxy.config.load import Loaded
     from sbproxy.errors import SbproxyError
 
 REFUSED = 2
@@ -42,18 +41,19 @@ def validate(
 
 
 def check(path: Path) -> None:
-    """Print `ok: …`, or raise what is wrong; warnings go to stderr."""
-    for warning in _examine(path).warnings:
-        diagnostics.note(f"warning: {warning.text()}")
+    """Print `ok: …`, or raise what is wrong."""
+    _examine(path)
     output.lines(f"ok: {path} is a valid sbproxy config")
 
 
-def _examine(path: Path) -> Loaded:
-    """Raises ConfigUnreadable, ConfigInvalid, or a leaf of CatalogError for its catalog document."""
+def _examine(path: Path) -> None:
+    """Warnings go to stderr in every form. Raises ConfigUnreadable, ConfigInvalid, or a leaf of CatalogError."""
     from sbproxy.catalog.document import catalog_index
     from sbproxy.config.validate import validate_file
 
-    return validate_file(path, os.environ, catalog_index)
+    loaded = validate_file(path, os.environ, catalog_index)
+    for warning in loaded.warnings:
+        diagnostics.note(f"warning: {warning.text()}")
 
 
 def _failure(error: SbproxyError) -> dict[str, Any]:

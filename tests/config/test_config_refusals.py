@@ -78,6 +78,7 @@ CASES = [
     (host("authority: admin_managed", "store_path: s"), 3, "proxy.model_host.authority", "admin_managed is not supp"),
     (host("authority: cluster_authority"), 3, "proxy.model_host.authority", "cluster_authority is not supported by"),
     (host("store_path: s"), 3, "proxy.model_host.store_path", "is not supported by this version"),
+    (host("handoff_timeout_ms: 5"), 3, "proxy.model_host.handoff_timeout_ms", "is not supported by this version"),
     (host("cache: {budget_gib: 20}"), 3, "proxy.model_host.cache.budget_gib", "is not supported by this version"),
     (host("cache: {max_resident_models: 1}"), 3, "proxy.model_host.cache.max_resident_models", "is not supported by"),
     (host("engines:", "  vllm: {}"), 4, "proxy.model_host.engines.vllm", "the engine vllm is not supported by"),

@@ -1,5 +1,6 @@
 """Keep-alive, pipelining, Expect, limits, time-outs, answers and their framing, drain."""
 
+# ruff: noqa: ASYNC110 - waiting for conditions of the code under test, which sets no event
 from __future__ import annotations
 
 import asyncio
@@ -12,7 +13,14 @@ JSON = ((b"content-type", b"application/json"),)
 
 
 def _post(body: bytes, *fields: bytes, path: bytes = b"/v1/x", version: bytes = b"HTTP/1.1") -> bytes:
-    lines = (b"POST %b %b" % (path, version), b"Host: A.Example:8080", *fields, b"Content-Length: %d" % len(body), b"", b"")
+    lines = (
+        b"POST %b %b" % (path, version),
+        b"Host: A.Example:8080",
+        *fields,
+        b"Content-Length: %d" % len(body),
+        b"",
+        b"",
+    )
     return b"\r\n".join(lines) + body
 
 
@@ -142,17 +150,17 @@ async def test_a_client_that_pipelines_but_never_reads_is_given_no_more_work(wir
     async def handler(exchange) -> None:
         nonlocal calls
         calls += 1
-        exchange.respond(200, (), b"z" * 1_000_000)
+        exchange.respond(200, (), b"z" * 300_000)
 
     server = await wire.serve(handler)
     client = await wire.client(server)
     client.reader._transport.pause_reading()
-    client.send(_get() * 200)
+    client.send(_get() * 100)
     await asyncio.sleep(0.2)
-    assert calls < 20
+    assert calls < 60
     client.reader._transport.resume_reading()
-    for _ in range(200):
-        assert len((await client.answer())[2]) == 1_000_000
+    for _ in range(100):
+        assert len((await client.answer())[2]) == 300_000
 
 
 async def test_head_has_the_length_but_no_body(wire) -> None:
@@ -222,7 +230,9 @@ async def test_a_refused_upload_still_gets_its_answer(wire) -> None:
 async def test_chunked_bodies_stop_at_the_limit(wire) -> None:
     server = await wire.serve(body_bytes=10, linger_timeout_s=0.1)
     client = await wire.client(server)
-    client.send(b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n6\r\nabcdef\r\n6\r\nabcdef\r\n0\r\n\r\n")
+    client.send(
+        b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n6\r\nabcdef\r\n6\r\nabcdef\r\n0\r\n\r\n"
+    )
     assert (await client.answer())[0] == 413
     assert wire.seen == []
 

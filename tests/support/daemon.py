@@ -210,7 +210,11 @@ proxy:
   http_bind_port: {port}
   bind_address: 127.0.0.1
   admin:
-    {enabled: true, port: {admin_port}, username: admin, password: "${SB_ADMIN_PASSWORD}", rate_limit_per_minute: 100000}
+    enabled: true
+    port: {admin_port}
+    username: admin
+    password: "${SB_ADMIN_PASSWORD}"
+    rate_limit_per_minute: 100000
   model_host:
     catalog_file: catalog.yml
     shutdown_deadline_ms: 5000

@@ -1,5 +1,6 @@
 """Raw clients and scripted upstreams for the data plane's wire tests: bytes in, bytes out, nothing parsed for them."""
 
+# ruff: noqa: ASYNC110 - waiting for conditions of the code under test, which sets no event
 from __future__ import annotations
 
 import asyncio

@@ -52,7 +52,9 @@ FRAMING = [
     Malformed("two fields hide one", _post(b"Transfer-Encoding: x", CHUNKED, body=b"0\r\n\r\n"), 400, "Transfer"),
     Malformed("empty coding", _post(b"Transfer-Encoding:", body=b"0\r\n\r\n"), 400, "chunked"),
     Malformed("vertical tab", _post(b"Transfer-Encoding: \x0bchunked", body=b"0\r\n\r\n"), 400, ""),
-    Malformed("coding with a space before the colon", _post(b"Transfer-Encoding : chunked", body=b"0\r\n\r\n"), 400, ""),
+    Malformed(
+        "coding with a space before the colon", _post(b"Transfer-Encoding : chunked", body=b"0\r\n\r\n"), 400, ""
+    ),
     Malformed("gzip, chunked", _post(b"Transfer-Encoding: gzip, chunked", body=b"0\r\n\r\n"), 501, "coding"),
     Malformed("coding in HTTP/1.0", _get(CHUNKED, line=b"POST / HTTP/1.0"), 400, "HTTP/1.0"),
 ]
@@ -80,7 +82,9 @@ CHUNKS = [
     Malformed("trailer with a space", _post(CHUNKED, body=b"0\r\na : b\r\n\r\n"), 400, "trailer"),
     Malformed("folded trailer", _post(CHUNKED, body=b"0\r\na: b\r\n c\r\n\r\n"), 400, "trailer"),
     Malformed("trailer reframes", _post(CHUNKED, body=b"0\r\nContent-Length: 5\r\n\r\n"), 400, "framing"),
-    Malformed("endless trailers", _post(CHUNKED, body=b"0\r\n" + (b"a: " + b"b" * 900 + b"\r\n") * 100), 400, "framing"),
+    Malformed(
+        "endless trailers", _post(CHUNKED, body=b"0\r\n" + (b"a: " + b"b" * 900 + b"\r\n") * 100), 400, "framing"
+    ),
 ]
 
 LINES = [

@@ -19,6 +19,7 @@ from sbproxy_tui.keys import KEYS
 from sbproxy_tui.view import select
 from sbproxy_tui.view.events import ActionFailed, ActionSucceeded, ConsoleEvent, Ticked
 from sbproxy_tui.view.state import ConsoleState, reduce
+from sbproxy_tui.widgets.confirm import Confirm
 from sbproxy_tui.widgets.deployment_table import DeploymentTable
 from sbproxy_tui.widgets.lines import Lines
 
@@ -54,10 +55,14 @@ class ConsoleApp(App[None]):
         yield Lines(id="notice")
         yield Footer()
 
+    @property
+    def _table(self) -> DeploymentTable:
+        return self.screen_stack[0].query_one(DeploymentTable)
+
     def on_mount(self) -> None:
         self.run_worker(self._feed.run(), name="status-feed")
         self.set_interval(1.0, lambda: self.deliver(Ticked(time.monotonic())))
-        self.query_one(DeploymentTable).focus()
+        self._table.focus()
         self._show()
 
     async def on_unmount(self) -> None:
@@ -70,19 +75,30 @@ class ConsoleApp(App[None]):
 
     def _show(self) -> None:
         state = self.state
-        self.query_one("#status", Lines).show(select.status_line(state))
-        self.query_one(DeploymentTable).show(select.deployment_rows(state))
-        self.query_one("#empty", Lines).show(select.empty_note(state))
+        # A dialog is a screen of its own; what lies under it goes on being shown.
+        base = self.screen_stack[0]
+        base.query_one("#status", Lines).show(select.status_line(state))
+        base.query_one(DeploymentTable).show(select.deployment_rows(state))
+        base.query_one("#empty", Lines).show(select.empty_note(state))
         jobs = select.job_lines(state)
-        self.query_one("#jobs-title", Lines).show("jobs" if jobs else "")
-        self.query_one("#jobs", Lines).show("\n".join(jobs))
-        self.query_one("#notice", Lines).show(select.notice(state))
+        base.query_one("#jobs-title", Lines).show("jobs" if jobs else "")
+        base.query_one("#jobs", Lines).show("\n".join(jobs))
+        base.query_one("#notice", Lines).show(select.notice(state))
 
     def action_load(self) -> None:
         self._perform("load", self._client.load)
 
     def action_stop(self) -> None:
-        self._perform("stop", self._client.stop)
+        deployment = self._table.selected
+        if deployment is None or not self.state.may_act:
+            self._perform("stop", self._client.stop)
+            return
+
+        def answered(yes: bool | None) -> None:
+            if yes:
+                self._perform("stop", self._client.stop)
+
+        self.push_screen(Confirm(select.stop_question(self.state, deployment)), answered)
 
     def action_reset(self) -> None:
         self._perform("reset", self._client.reset)
@@ -91,13 +107,13 @@ class ConsoleApp(App[None]):
         self._feed.wake()
 
     def action_cursor_down(self) -> None:
-        self.query_one(DeploymentTable).action_cursor_down()
+        self._table.action_cursor_down()
 
     def action_cursor_up(self) -> None:
-        self.query_one(DeploymentTable).action_cursor_up()
+        self._table.action_cursor_up()
 
     def _perform(self, verb: str, call: Callable[[str], Awaitable[object]]) -> None:
-        deployment = self.query_one(DeploymentTable).selected
+        deployment = self._table.selected
         if deployment is None:
             self.deliver(ActionFailed(f"{verb}: no deployment is selected"))
         elif not self.state.may_act:

@@ -35,6 +35,8 @@ def _host(host: ModelHostConfig) -> Iterator[Finding]:
         yield _refuse((*_HOST, "authority"), host.authority, "use file_managed")
     if host.store_path is not None:
         yield _refuse((*_HOST, "store_path"), "a deployment store")
+    if host.handoff_timeout_ms != ModelHostConfig.model_fields["handoff_timeout_ms"].default:
+        yield _refuse((*_HOST, "handoff_timeout_ms"), "a handoff time-out")
     if host.cache.budget_gib is not None:
         yield _refuse((*_HOST, "cache", "budget_gib"), "a cache budget", "use: sbproxy models prune")
     if host.cache.max_resident_models is not None:

@@ -223,7 +223,7 @@ class ServerConnection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def send(self, data: bytes) -> None:
-        if self._transport is not None:
+        if self._phase != _CLOSING and self._transport is not None:
             self._transport.write(data)
 
     async def drained(self) -> None:

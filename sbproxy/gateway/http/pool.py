@@ -6,6 +6,7 @@ It chooses, opens, keeps and drops connections; what an answer says is ``reply``
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import ssl
 from time import perf_counter
@@ -209,6 +210,11 @@ class UpstreamPool:
 
 
 def _reason(error: OSError) -> str:
+    """What went wrong, without the addresses and call names that event loops put into it."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted ({error.verify_message})"
+    if isinstance(error, ssl.SSLError):
+        return f"no TLS connection ({error.reason or 'handshake failed'})"
+    if error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno)
     return error.strerror or str(error) or type(error).__name__

@@ -8,7 +8,8 @@ from sbproxy.api.model_host import DeploymentStatus, Job
 from sbproxy.observe.core.scrub import scrub
 from sbproxy_tui.view.state import ConsoleState
 
-COLUMNS = ("deployment", "state", "model", "engine", "active", "queued", "memory", "reason")
+COLUMNS = ("deployment", "state", "memory", "active", "queued", "reason", "model", "engine")
+"""What matters first: a narrow terminal cuts at the right."""
 JOB_LINES = 8
 
 
@@ -52,12 +53,12 @@ def _cells(row: DeploymentStatus) -> tuple[str, ...]:
     words = (
         row.deployment,
         row.state,
-        model,
-        row.engine or "-",
+        mib(_memory_bytes(row)),
         f"{row.active_requests}/{row.max_concurrency}",
         f"{row.queued_requests}/{row.max_queue_depth}",
-        mib(_memory_bytes(row)),
-        row.reason_code or "",
+        row.reason_code or "-",
+        model,
+        row.engine or "-",
     )
     return tuple(scrub(word, 60) for word in words)
 
@@ -67,6 +68,14 @@ def _memory_bytes(row: DeploymentStatus) -> int | None:
     if row.resident_bytes is not None:
         return row.resident_bytes
     return row.memory.total_bytes if row.memory is not None else None
+
+
+def stop_question(state: ConsoleState, deployment: str) -> str:
+    """What the confirmation says: object, daemon, effect."""
+    rows = state.status.deployments if state.status is not None else []
+    running = sum(row.active_requests for row in rows if row.deployment == deployment)
+    effect = f"{running} running requests will finish first." if running else "Nothing is running on it."
+    return scrub(f"Stop {deployment} on {state.target}? {effect}", 300)
 
 
 def empty_note(state: ConsoleState) -> str:
