@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, replace
 
-from sbproxy.artifacts.core.model import Ready
+from sbproxy.artifacts.core.model import PullIntent, Ready
 from sbproxy.catalog.core.model import Catalog, ResolvedArtifact, WorkerFacts
 from sbproxy.catalog.core.resolve import resolve
 from sbproxy.config.core.model_host import DeploymentConfig, ModelHostConfig
@@ -105,7 +105,9 @@ async def _pull_all(roster: Roster, candidate: Candidate, names: tuple[str, ...]
             if isinstance(state, Ready) and not needed:
                 path = state.snapshot
             elif needed:
-                path = (await services.pulls.snapshot(services.store, artifact, "startup", config.pull)).path
+                # A warm deployment needs its artifact now, whatever on_demand says about those that may wait.
+                intent: PullIntent = "startup" if config.pull == "on_boot" else "runtime"
+                path = (await services.pulls.snapshot(services.store, artifact, intent, config.pull)).path
             else:
                 return None
             return name, await asyncio.to_thread(shape_of, artifact, path)

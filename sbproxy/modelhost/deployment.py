@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sbproxy.artifacts.core.model import PullIntent
 from sbproxy.catalog.core.model import ResolvedArtifact
 from sbproxy.config.core.model_host import DeploymentConfig
 from sbproxy.errors.modelhost import AdmissionRejected, NoReadyReplica, ResetRefused
@@ -199,8 +198,7 @@ class Deployment:
     def _prepare(self) -> None:
         self._cancel_restart()
         self.run = EngineRun(self.id, self.generation, self.config, self.artifact, self._services, self.feed)
-        intent: PullIntent = "startup" if self.config.warm and self._for_operator else "runtime"
-        self._services.background.spawn(self.run.prepare(intent), f"prepare {self.id}")
+        self._services.background.spawn(self.run.prepare("runtime"), f"prepare {self.id}")
 
     def _launch(self) -> None:
         self._services.background.spawn(self._the_run.launch(), f"engine {self.id}")

@@ -76,3 +76,15 @@ def test_sigterm_drains_the_running_answer_then_exits_0(tmp_path: Path) -> None:
         assert served.stop() == 0
         assert "Traceback" not in served.log
     assert engines_under(tmp_path) == []
+
+
+def test_a_warm_deployment_is_pulled_and_started_before_the_first_request(tmp_path: Path) -> None:
+    """``warm`` needs its artifact at the start, also under ``pull: on_demand``; answers come at once afterwards."""
+    tiny_catalog(tmp_path)
+    fake_engine.install(tmp_path)
+    with daemon(tmp_path, FAKE_ENGINE_CONFIG.replace("tiny-model, ", "tiny-model, warm: true, ")) as served:
+        served.start()
+        assert served.status_row()["state"] == "ready"
+        jobs = served.ask("GET", "/admin/model-host/jobs", admin=True).json()["jobs"]
+        assert [(job["kind"], job["state"]) for job in jobs if job["kind"] == "pull"] == [("pull", "ready")]
+        assert served.ask("GET", "/admin/model-host/files", admin=True).json()["artifacts"][0]["resident"] is True

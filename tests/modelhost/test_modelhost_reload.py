@@ -20,7 +20,7 @@ async def test_first_boot_starts_warm_and_pulls_on_boot(world: World) -> None:
         world.catalog, host_config(hot={"warm": True}, here={"pull": "on_boot", "model": "two"}, cold={"model": "two"})
     )
     assert world.host.status() == []
-    assert sorted(world.store.fetches) == [("one:q4", "startup"), ("two:q4", "startup")]
+    assert sorted(world.store.fetches) == [("one:q4", "runtime"), ("two:q4", "startup")]
     report = await prepared.commit()
     assert (report.runtime_revision, report.added) == (1, ("cold", "here", "hot"))
     # "cold" shares its artifact with "here", which was pulled first or second: both are honest.
