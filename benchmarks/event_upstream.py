@@ -1,6 +1,7 @@
 """An upstream that streams chat completion chunks, and the clients that count them on the other side of a gateway.
 
-Run as ``python benchmarks/event_upstream.py PORT`` for the upstream; ``benchmarks/gateway.py`` uses both.
+Run as ``python benchmarks/event_upstream.py PORT TICK_SECONDS``; ``benchmarks/gateway.py`` uses both. With a tick of 2 ms
+each event crosses the gateway in a segment of its own; with 0 they come as fast as they go and share segments.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import orjson
 import uvloop
 
 EVENTS = 1000
-_TICK_S = 0.002
 _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 _REQUEST_BODY = orjson.dumps(
     {
@@ -38,8 +38,7 @@ _USAGE = _event(choices=[], usage={"prompt_tokens": 10, "completion_tokens": EVE
 _END = _USAGE + _chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
 
 
-async def _stream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """One event a tick, so that each crosses the gateway in a segment of its own."""
+async def _stream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, tick_s: float) -> None:
     try:
         while head := await reader.readuntil(b"\r\n\r\n"):
             lowered = head.lower()
@@ -48,14 +47,15 @@ async def _stream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
             writer.write(_HEAD)
             for _ in range(EVENTS):
                 writer.write(_TOKEN)
-                await asyncio.sleep(_TICK_S)
+                await writer.drain()
+                await asyncio.sleep(tick_s)
             writer.write(_END)
     except (asyncio.IncompleteReadError, ConnectionError):
         writer.close()
 
 
-async def serve(port: int) -> None:
-    await asyncio.start_server(_stream, "127.0.0.1", port)
+async def serve(port: int, tick_s: float) -> None:
+    await asyncio.start_server(lambda reader, writer: _stream(reader, writer, tick_s), "127.0.0.1", port)
     await asyncio.Event().wait()
 
 
@@ -81,4 +81,4 @@ async def _consume_one(port: int) -> int:
 
 
 if __name__ == "__main__":
-    uvloop.run(serve(int(sys.argv[1])))
+    uvloop.run(serve(int(sys.argv[1]), float(sys.argv[2])))

@@ -109,7 +109,10 @@ class Answer:
             raise RuntimeError("the answer is not being streamed")
         if not data or self._silent:
             return
-        self._send(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+        if self._chunked:
+            data = b"%x\r\n%b\r\n" % (len(data), data)
+        self.bytes_out += len(data)
+        self._socket.send(data)
 
     def finish(self) -> None:
         if self._phase != _STREAMING:

@@ -183,11 +183,11 @@ class ServerConnection(asyncio.Protocol):
         self._started = True
         try:
             await self._listener.handler(answer)
-            if not answer.done:
-                _log.error("the handler returned without an answer to %s", answer.request.method)
         except Exception as error:  # noqa: BLE001 - a task's top
             # Neither the exception's text nor locals: both may hold a piece of the request.
             _log.error("answering failed with %s at %s", type(error).__name__, _where(error))
+            if answer.untouched:
+                answer.refuse(refusal.HANDLER_FAILED)
         finally:
             self._settle(answer)
 
@@ -200,10 +200,8 @@ class ServerConnection(asyncio.Protocol):
             listener.tell_quiet()
         if self._transport is None or self._phase == _CLOSING:
             return
-        if answer.untouched:
-            answer.refuse(refusal.HANDLER_FAILED)
-        elif not answer.done:
-            answer.abort()
+        if not answer.done:
+            self._complete(answer)
         if not answer.keep_alive or listener.draining:
             self._close()
         elif self.write_paused:
@@ -211,6 +209,14 @@ class ServerConnection(asyncio.Protocol):
             self._watch_unsent()
         else:
             self._await_request()
+
+    def _complete(self, answer: Answer) -> None:
+        """End what the handler left unfinished."""
+        if answer.untouched:
+            _log.error("the handler returned without an answer to %s", answer.request.method)
+            answer.refuse(refusal.HANDLER_FAILED)
+        else:
+            answer.abort()
 
     def _await_request(self) -> None:
         self._phase = _READING

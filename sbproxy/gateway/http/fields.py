@@ -1,6 +1,6 @@
-"""Header fields: split from a sound head, and written so that none can break out of its line.
+"""Header fields: split from the lines of a head, and written so that none can break out of its line.
 
-The same lines come and go with nearly every message, so both directions remember a bounded number of them.
+The same lines come and go with nearly every message, so both directions remember a bounded number of sound ones.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import re
 from email.utils import formatdate
 from http import HTTPStatus
 from time import time
+from typing import cast
 
 from sbproxy.gateway.exchange import HeaderPairs
 
@@ -38,23 +39,25 @@ _read: dict[bytes, Field] = {}
 _written: dict[Field, bytes] = {}
 
 
-def split_field(line: bytes) -> Field:
-    """Lower-case name and value of one field line."""
-    name, _, value = line.partition(b":")
-    field = (name.lower(), value.strip(b" \t"))
-    if len(line) <= _LINE_BYTES_KEPT and field[0] not in _SECRET:
-        if len(_read) >= _LINES_KEPT:
-            _read.clear()
-        _read[line] = field
-    return field
-
-
-def split_head(head: bytes) -> tuple[bytes, list[Field]]:
-    """First line and fields of a head whose syntax was checked: lines and an empty line, all ending in CR LF."""
-    lines = head[:-4].split(b"\r\n")
-    first = lines.pop(0)
+def remembered(lines: list[bytes]) -> list[Field] | None:
+    """Names and values of field lines, if every one of them was found sound before; else None."""
     get = _read.get
-    return first, [get(line) or split_field(line) for line in lines]
+    fields = [get(line) for line in lines]
+    return cast("list[Field]", fields) if all(fields) else None
+
+
+def split_fields(lines: list[bytes], *, sound: bool) -> list[Field]:
+    """Lower-case names, and values; ``sound`` lines are remembered."""
+    fields = []
+    for line in lines:
+        name, _, value = line.partition(b":")
+        field = (name.lower(), value.strip(b" \t"))
+        fields.append(field)
+        if sound and len(line) <= _LINE_BYTES_KEPT and field[0] not in _SECRET:
+            if len(_read) >= _LINES_KEPT:
+                _read.clear()
+            _read[line] = field
+    return fields
 
 
 def message_head(first: bytes, headers: HeaderPairs, last: bytes) -> bytes:

@@ -1,7 +1,7 @@
 """Reads one whole request head: what it asks for and how its body is framed, or why it is refused.
 
-httptools (llhttp) checks the syntax of the header fields, mute: a callback for each would cost more than splitting what
-it found sound. It is lenient about request lines, so the line, the framing fields and ``Host`` are decided here.
+httptools (llhttp) judges the syntax of every field line that was not found sound before, mute: a callback for each
+would cost more than splitting them. The request line, the framing and ``Host``, where it is lenient, are decided here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import httptools
 
 from sbproxy.gateway.exchange import Request
 from sbproxy.gateway.http import refusal
-from sbproxy.gateway.http.fields import Field, split_head
+from sbproxy.gateway.http.fields import Field, remembered, split_fields
 from sbproxy.gateway.http.limits import ServerLimits
 from sbproxy.gateway.http.refusal import Refusal, malformed
 
@@ -20,6 +20,7 @@ METHODS = {name.encode(): name for name in ("GET", "HEAD", "POST", "PUT", "DELET
 CHUNKED = -1
 _MINORS = {b"HTTP/1.1": 1, b"HTTP/1.0": 0}
 _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_TARGET = re.compile(rb"/[!-~]*")
 _HOST = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~!$&'()*+,;=%\-]*)(?::[0-9]*)?")
 _LENGTH_DIGITS = 18
 _LINES_KEPT = 256
@@ -129,36 +130,43 @@ def _learn_host(value: bytes) -> str:
 
 def read_head(raw: bytes, limits: ServerLimits) -> WireRequest | Refusal:
     """The head in ``raw``, which starts at the request line and ends with the empty line."""
-    first, headers = split_head(raw)
+    lines = raw[:-4].split(b"\r\n")
+    first = lines.pop(0)
     line = _lines.get(first) or _read_line(first, limits)
     if isinstance(line, Refusal):
         return line
-    rejected = None
-    try:
-        httptools.HttpRequestParser(_MUTE).feed_data(raw)
-    except httptools.HttpParserUpgrade:
-        pass  # an offer of another protocol may be ignored (RFC 9110 7.8); the request itself is whole
-    except httptools.HttpParserError as error:
-        rejected = malformed(f"The request's header fields are malformed: {error}.")
-    if len(headers) > limits.header_count:
+    if len(lines) > limits.header_count:
         return refusal.TOO_MANY_HEADERS
-    request = WireRequest(line, headers)
+    rejected = None
+    fields = remembered(lines)
+    if fields is None:
+        rejected = _judge(raw)
+        fields = split_fields(lines, sound=rejected is None)
+    request = WireRequest(line, fields)
     fault = request.frame() or rejected  # which of two lengths is too many is better told here than by the parser
     if fault is None and request.length > limits.body_bytes:
         fault = refusal.BODY_TOO_LARGE
     return fault or request
 
 
+def _judge(raw: bytes) -> Refusal | None:
+    try:
+        httptools.HttpRequestParser(_MUTE).feed_data(raw)
+    except httptools.HttpParserUpgrade:
+        return None  # an offer of another protocol may be ignored (RFC 9110 7.8); the request itself is whole
+    except httptools.HttpParserError as error:
+        return malformed(f"The request's header fields are malformed: {error}.")
+    return None
+
+
 def _read_line(line: bytes, limits: ServerLimits) -> _RequestLine | Refusal:
     parts = line.split(b" ")
-    # The parser refuses control characters in a target; the rest of what may stand in the line is settled here.
     if (
         len(parts) != 3
         or parts[0] not in METHODS
         or parts[2] not in _MINORS
-        or parts[1][:1] != b"/"
         or len(parts[1]) > limits.target_bytes
-        or not line.isascii()
+        or _TARGET.fullmatch(parts[1]) is None
     ):
         return refuse_line(line, limits)
     path, _, query = parts[1].decode("ascii").partition("?")

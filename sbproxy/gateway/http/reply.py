@@ -212,15 +212,19 @@ class Reply:
         raise UpstreamTooLarge(self._socket.authority, limit)
 
     def chunks(self) -> AsyncIterator[bytes]:
-        return _Chunks(self)
+        # An iterator and not a generator: leaving the loop early leaves nothing behind that must be finalised.
+        return self
 
-    async def next_piece(self) -> bytes | None:
-        """What has come since the last call, joined; None at the end."""
+    def __aiter__(self) -> Reply:
+        return self
+
+    async def __anext__(self) -> bytes:
+        """What has come since the last piece, joined."""
         while not self._pieces:
             if self._fault is not None:
                 raise self._fault
             if self._complete:
-                return None
+                raise StopAsyncIteration
             self._wake_above = 0
             await self.more()
         return self.take()
@@ -267,31 +271,13 @@ class Reply:
         elif self._size > _READ_AHEAD_BYTES and self._size > self._wake_above:
             self._socket.pause()
         waiter = self._waiter
-        if waiter is None or waiter.done():
-            return
-        if self._settled or (self.status and self._size > self._wake_above):
-            waiter.set_result(None)
+        if waiter is not None and (self._settled or (self.status and self._size > self._wake_above)):
+            self._waiter = None
+            if not waiter.done():
+                waiter.set_result(None)
 
     def _settle(self, *, reusable: bool) -> None:
         if not self._settled:
             self._settled = True
             self._parser = None  # it and this object hold each other
             self._socket.settle(reusable=reusable)
-
-
-class _Chunks:
-    """Iterates over the pieces of a reply; holds nothing of its own, so that leaving the loop leaves nothing behind."""
-
-    __slots__ = ("_reply",)
-
-    def __init__(self, reply: Reply) -> None:
-        self._reply = reply
-
-    def __aiter__(self) -> _Chunks:
-        return self
-
-    async def __anext__(self) -> bytes:
-        piece = await self._reply.next_piece()
-        if piece is None:
-            raise StopAsyncIteration
-        return piece

@@ -1,6 +1,6 @@
 """Reads one whole head of an upstream's answer: status, fields, and how its body is framed, or what is wrong with it.
 
-The syntax of the fields is httptools' to check, as for requests; the framing is decided here, and more strictly.
+As for requests, httptools judges the syntax of fields that are new; the framing is decided here, and more strictly.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import re
 
 import httptools
 
-from sbproxy.gateway.http.fields import Field, split_head
+from sbproxy.gateway.http.fields import Field, remembered, split_fields
 
 CHUNKED, UNTIL_CLOSE = -1, -2
 _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9][0-9])(?: [\t -~\x80-\xff]*)?")
@@ -56,6 +56,8 @@ class ResponseHead:
             self.keep_alive = b"close" not in options and (self.keep_alive or b"keep-alive" in options)
         elif connection is not None:
             self.keep_alive = True
+        if self.status == 101:
+            return "it switches to another protocol unasked"
         if head_only or self.status in _NO_BODY:
             self.length = 0
         return None
@@ -63,20 +65,31 @@ class ResponseHead:
 
 def read_response_head(raw: bytes, head_only: bool) -> ResponseHead | str:
     """The head in ``raw``, which ends with the empty line; a reason when it is not fit to be believed."""
-    first, headers = split_head(raw)
+    lines = raw[:-4].split(b"\r\n")
+    first = lines.pop(0)
     line = _lines.get(first) or _read_line(first)
     if line is None:
         return "its status line is malformed"
+    if len(lines) > _HEADER_COUNT:
+        return "its head has too many fields"
+    fields = remembered(lines)
+    if fields is None:
+        fault = _judge(raw)
+        if fault is not None:
+            return fault
+        fields = split_fields(lines, sound=True)
+    head = ResponseHead(line[0], line[1] == 1, fields)
+    return head.frame(head_only) or head
+
+
+def _judge(raw: bytes) -> str | None:
     try:
         httptools.HttpResponseParser(_MUTE).feed_data(raw)
     except httptools.HttpParserUpgrade:
-        return "it switches to another protocol unasked"
+        return None  # told by the status
     except httptools.HttpParserError as error:
         return f"its head is malformed ({error})"
-    if len(headers) > _HEADER_COUNT:
-        return "its head has too many fields"
-    head = ResponseHead(line[0], line[1] == 1, headers)
-    return head.frame(head_only) or head
+    return None
 
 
 def _read_line(line: bytes) -> tuple[int, int] | None:

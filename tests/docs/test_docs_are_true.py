@@ -1,0 +1,151 @@
+"""Documentation that code can check: key tables equal the models, YAML loads, commands exist, links resolve."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import typing
+from pathlib import Path
+
+import pytest
+import yaml
+from pydantic import BaseModel, SecretStr
+from pydantic.fields import FieldInfo
+
+from sbproxy.config.core.document import AdminConfig, AdminTlsConfig, OperatorConfig, ProxyConfig
+from sbproxy.config.core.model_host import CacheConfig, DeploymentConfig, EngineConfig, ModelHostConfig
+from sbproxy.config.core.origins import AiProxyAction, OriginConfig, ProviderConfig
+from sbproxy.config.load import load_text
+from sbproxy.config.schema import schema
+from sbproxy.engines.core.extra_args import ALLOWED
+
+ROOT = Path(__file__).resolve().parents[2]
+DEFINITIONS = schema()["$defs"]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCKS: dict[str, type[BaseModel]] = {
+    "proxy": ProxyConfig,
+    "proxy.admin": AdminConfig,
+    "proxy.admin.operators[]": OperatorConfig,
+    "proxy.admin.tls": AdminTlsConfig,
+    "proxy.model_host": ModelHostConfig,
+    "proxy.model_host.cache": CacheConfig,
+    "proxy.model_host.engines.NAME": EngineConfig,
+    "proxy.model_host.deployments.ID": DeploymentConfig,
+    "origins.HOST": OriginConfig,
+    "origins.HOST.action": AiProxyAction,
+    "origins.HOST.action.providers[]": ProviderConfig,
+}
+
+
+def default_of(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    value = field.default
+    if value is None:
+        return "unset"
+    if isinstance(value, SecretStr):
+        return f"`{value.get_secret_value()}`"
+    if isinstance(value, BaseModel):
+        return "see below"
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def key_table(path: str, model: type[BaseModel]) -> str:
+    rows = [f"### `{path}`", "", "| key | default | meaning |", "|---|---|---|"]
+    for name, field in model.model_fields.items():
+        meaning = meaning_of(model, name).replace("|", "\\|").replace("\n", " ")
+        rows.append(f"| `{name}` | {default_of(field)} | {meaning} |")
+    return "\n".join(rows)
+
+
+def meaning_of(model: type[BaseModel], name: str) -> str:
+    """What the JSON Schema tells an editor; for a block, the first line about it."""
+    written = DEFINITIONS[model.__name__]["properties"][name].get("description")
+    if written:
+        return str(written)
+    field = model.model_fields[name]
+    for kind in (field.annotation, *typing.get_args(field.annotation)):
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            return (kind.__doc__ or "").split("\n")[0]
+    return ""
+
+
+def generated() -> str:
+    tables = "\n\n".join(key_table(path, model) for path, model in BLOCKS.items())
+    flags = ", ".join(f"`{flag}`" for flag in sorted(ALLOWED))
+    return f"{tables}\n\n### `extra_args` of llama.cpp\n\nThese, and nothing else: {flags}.\n"
+
+
+def test_the_key_tables_of_configuration_md_are_those_of_the_models() -> None:
+    page = ROOT / "docs" / "configuration.md"
+    before, rest = page.read_text().split("<!-- keys: generated, see tests/docs -->\n")
+    _, after = rest.split("<!-- end of keys -->")
+    wanted = f"{before}<!-- keys: generated, see tests/docs -->\n{generated()}<!-- end of keys -->{after}"
+    if os.environ.get("UPDATE_SNAPSHOTS") == "1":
+        page.write_text(wanted)
+    assert page.read_text() == wanted, "run this test with UPDATE_SNAPSHOTS=1"
+
+
+def test_every_key_has_a_meaning() -> None:
+    silent = [
+        f"{path}.{name}"
+        for path, model in BLOCKS.items()
+        for name in model.model_fields
+        if not meaning_of(model, name)
+    ]
+    assert silent == []
+
+
+def fenced(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+CONFIGS = [
+    (page.name, block) for page in PAGES for block in fenced(page, "yaml") if "proxy" in (yaml.safe_load(block) or {})
+]
+
+
+def test_there_are_configurations_in_the_docs() -> None:
+    assert len(CONFIGS) >= 2
+
+
+@pytest.mark.parametrize(("name", "block"), CONFIGS)
+def test_configurations_in_the_docs_load(name: str, block: str, tmp_path: Path) -> None:
+    loaded = load_text(block, path=tmp_path / "sb.yml", environ={}, resolve_secrets=False)
+    assert loaded.warnings == () or all("not set" in str(warning) for warning in loaded.warnings)
+
+
+def test_links_resolve() -> None:
+    broken = [
+        f"{page.name}: {target}"
+        for page in PAGES
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text())
+        if not (page.parent / target).exists()
+    ]
+    assert broken == []
+
+
+COMMAND = re.compile(r"(?:^|\s)(?:\.venv/bin/)?sbproxy ((?:[a-z-]+ ?){1,3})", re.MULTILINE)
+
+
+def commands() -> set[tuple[str, ...]]:
+    """`sbproxy NOUN VERB` as shell blocks of the docs write it."""
+    groups = {"models", "config", "admin"}
+    found = set()
+    for page in PAGES:
+        for block in fenced(page, "sh"):
+            for words in COMMAND.findall(block):
+                parts = words.split()
+                found.add(tuple(parts[:2] if parts[0] in groups else parts[:1]))
+    return found
+
+
+@pytest.mark.parametrize("words", sorted(commands()), ids=" ".join)
+def test_commands_in_the_docs_exist(words: tuple[str, ...]) -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "sbproxy_cli", *words, "--help"], capture_output=True, text=True, timeout=60
+    )
+    assert run.returncode == 0, run.stderr
+    assert "Usage" in run.stdout
