@@ -1,7 +1,7 @@
 """An upstream that streams chat completion chunks, and the clients that count them on the other side of a gateway.
 
-Run as ``python benchmarks/event_upstream.py PORT TICK_SECONDS``; ``benchmarks/gateway.py`` uses both. With a tick of 2 ms
-each event crosses the gateway in a segment of its own; with 0 they come as fast as they go and share segments.
+Run as ``python benchmarks/event_upstream.py PORT TICK_SECONDS``; ``benchmarks/gateway.py`` uses both. With a tick of
+2 ms each event crosses the gateway in a segment of its own; with 0 they come as fast as they go and share segments.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ async def consume(port: int, streams: int) -> int:
 
 async def _consume_one(port: int) -> int:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: close\r\n"
-    writer.write(head + b"Content-Length: %d\r\n\r\n" % len(_REQUEST_BODY) + _REQUEST_BODY)
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    writer.write(head + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(_REQUEST_BODY) + _REQUEST_BODY)
     events, tail, first = 0, b"", b""
     while piece := await reader.read(65_536):
         first = first or piece

@@ -6,8 +6,6 @@ import asyncio
 import re
 
 import pytest
-from support.admin_world import ADMIN, admin_world, request_record
-from support.snapshot import check_json_snapshot
 
 from sbproxy.admin.ports import ComponentHealth
 from sbproxy.errors import SbproxyError
@@ -16,6 +14,8 @@ from sbproxy.errors.artifacts import DigestMismatch
 from sbproxy.errors.catalog import UnknownModel
 from sbproxy.errors.config import ConfigInvalid, ConfigUnreadable, Problem, RestartRequired
 from sbproxy.errors.modelhost import FoundationChanged
+from support.admin_world import ADMIN, admin_world, request_record
+from support.snapshot import check_json_snapshot
 
 FILE = "/etc/secret-folder/sb.yml"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 
 import pytest
-from support.admin_world import ADMIN, CHIEF, VIEWER, admin_config, admin_world
 
 from sbproxy.admin.gate import PROBES
+from support.admin_world import ADMIN, CHIEF, VIEWER, admin_config, admin_world
 
 UNAUTHORIZED = {"error": "Unauthorized"}
 READ_ONLY = {"error": "forbidden: read-only operator cannot perform this action"}

@@ -6,12 +6,12 @@ import asyncio
 import json
 
 import pytest
-from support.admin_world import ADMIN, AdminWorld, SseReader, admin_world, job, ulid
-from support.snapshot import check_json_snapshot
 
 from sbproxy.api.model_host import JobsAnswer
 from sbproxy.modelhost.core.jobs import JobProgress
 from sbproxy.modelhost.job_feed import EVENTS_PER_JOB
+from support.admin_world import ADMIN, AdminWorld, SseReader, admin_world, job, ulid
+from support.snapshot import check_json_snapshot
 
 JOBS = "/admin/model-host/jobs"
 

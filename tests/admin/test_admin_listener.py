@@ -12,13 +12,13 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from support.admin_world import AdminWorld, admin_config, admin_world
 
 from sbproxy.admin.app import build_app
 from sbproxy.admin.listener import AdminListener
 from sbproxy.admin.ports import AdminDeps
 from sbproxy.config.core.document import AdminConfig, AdminTlsConfig
 from sbproxy.errors.admin import AdminListenFailed, AdminTlsUnusable
+from support.admin_world import AdminWorld, admin_config, admin_world
 
 
 def free_port() -> int:

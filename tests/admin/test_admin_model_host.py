@@ -6,8 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.admin_world import ADMIN, admin_world, row, small_catalog, ulid
-from support.snapshot import check_json_snapshot
 
 from sbproxy.admin.ports import DesiredState, Inventory
 from sbproxy.admin.views import local_serving
@@ -15,6 +13,8 @@ from sbproxy.api.model_host import CatalogAnswer, DeploymentsAnswer, FilesAnswer
 from sbproxy.errors.engines import EngineLaunchFailed
 from sbproxy.errors.modelhost import AdmissionRejected, InsufficientMemory, ResetRefused
 from sbproxy.modelhost.core.status import StatusRow
+from support.admin_world import ADMIN, admin_world, row, small_catalog, ulid
+from support.snapshot import check_json_snapshot
 
 PREFIX = "/admin/model-host"
 BODY = {"deployment": "local-qwen"}

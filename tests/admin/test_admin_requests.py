@@ -7,11 +7,11 @@ import json
 from typing import Any
 
 import pytest
-from support.admin_world import ADMIN, AdminWorld, SseReader, admin_world, request_record
-from support.snapshot import check_json_snapshot
 
 from sbproxy.api.control import RequestEntry
 from sbproxy.observe.request_log import MAX_LAG
+from support.admin_world import ADMIN, AdminWorld, SseReader, admin_world, request_record
+from support.snapshot import check_json_snapshot
 
 PATH = "/api/requests"
 

@@ -8,10 +8,10 @@ import logging
 from collections.abc import Iterator
 
 import pytest
-from support.admin_world import ADMIN, CHIEF, VIEWER, admin_config, admin_world
 
 from sbproxy.observe.core.redact import Redactor
 from sbproxy.observe.log_output import configure_logging
+from support.admin_world import ADMIN, CHIEF, VIEWER, admin_config, admin_world
 
 GUESS = "guessed-by-mistake-9417"
 

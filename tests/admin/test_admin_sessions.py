@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.admin_world import ADMIN, CHIEF, START, VIEWER, admin_config, admin_world
 
 from sbproxy.admin.core.session_token import SESSION_SECONDS, Session, sign, verify
 from sbproxy.admin.sessions import Sessions
 from sbproxy.config.core.document import AdminTlsConfig
+from support.admin_world import ADMIN, CHIEF, START, VIEWER, admin_config, admin_world
 
 KEY = b"k" * 32
 

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.pulls import resolved
 
 from sbproxy.artifacts.core.answer import (
     MAX_HOPS,
@@ -43,6 +42,7 @@ from sbproxy.artifacts.core.records import (
 from sbproxy.artifacts.core.redaction import LIMIT, redact
 from sbproxy.artifacts.core.source import public_source
 from sbproxy.catalog.core.model import CatalogFile
+from support.pulls import resolved
 
 FILE = CatalogFile("m.gguf", "a" * 64, 100)
 TAG = '"v1"'

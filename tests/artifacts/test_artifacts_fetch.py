@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.hub import Hub
-from support.pulls import noise, resolved, sha256
 
 from sbproxy.artifacts.core.model import Missing, Partial, PullProgress, Ready, Snapshot
 from sbproxy.artifacts.http_fetcher import Retry
@@ -30,6 +28,8 @@ from sbproxy.errors.artifacts import (
     TransportFailed,
     UnexpectedResponse,
 )
+from support.hub import Hub
+from support.pulls import noise, resolved, sha256
 
 REPO = "Org/Repo"
 NAME = "sub dir/weights-00001-of-00001.gguf"

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.hub import Hub
-from support.pulls import noise, sha256
 
 from sbproxy.artifacts.store import FileArtifactStore
 from sbproxy.errors.artifacts import RemovalBlocked
+from support.hub import Hub
+from support.pulls import noise, sha256
 
 pytestmark = pytest.mark.e2e
 PROGRAM = Path(__file__).resolve().parents[1] / "support" / "pull_process.py"

@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.hub import Hub, etag_of
-from support.pulls import noise, resolved, sha256
 
 from sbproxy.artifacts import locks
 from sbproxy.artifacts.core.model import Corrupt, Missing, Partial, PullIntent, Ready, Removal, Snapshot
@@ -37,6 +35,8 @@ from sbproxy.errors.artifacts import (
     StoreUnusable,
     UnsafeArtifactPath,
 )
+from support.hub import Hub, etag_of
+from support.pulls import noise, resolved, sha256
 
 ONE, TWO = noise(50_000, 1), noise(70_000, 2)
 

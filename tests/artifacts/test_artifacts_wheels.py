@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.pulls import noise, resolved, sha256
 
 from sbproxy.artifacts.core.model import Missing, Partial, Ready
 from sbproxy.artifacts.core.wheel import choose_member, pip_environment, pip_failure
@@ -30,6 +29,7 @@ from sbproxy.errors.artifacts import (
     TransportFailed,
     UnexpectedResponse,
 )
+from support.pulls import noise, resolved, sha256
 
 DATA = noise(40_000, 3)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from sbproxy_cli.app import app
 from sbproxy_cli.argv import COMMANDS, arrange, asks_version
 

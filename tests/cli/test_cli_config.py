@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from support.cli import sbproxy
 from support.daemon import tiny_catalog
 

@@ -6,7 +6,6 @@ import importlib
 import pkgutil
 
 import pytest
-from sbproxy_cli.exit_codes import CAUSES, cause, exit_code
 
 import sbproxy.errors
 from sbproxy.errors import SbproxyError, leaves
@@ -16,6 +15,7 @@ from sbproxy.errors.catalog import UnknownModel
 from sbproxy.errors.cli import ConfigNotNamed, ModelNotReady, NotACatalogModel
 from sbproxy.errors.client import CredentialMissing, DaemonUnreachable
 from sbproxy.errors.config import ConfigInvalid, ConfigUnreadable
+from sbproxy_cli.exit_codes import CAUSES, cause, exit_code
 
 for _module in pkgutil.iter_modules(sbproxy.errors.__path__, "sbproxy.errors."):
     importlib.import_module(_module.name)

@@ -10,11 +10,11 @@ import time
 from pathlib import Path
 
 import pytest
+
+from sbproxy.modelhost.job_store import SqliteJobStore
 from support.cli import environment
 from support.daemon import tiny_catalog
 from support.hub import Hub
-
-from sbproxy.modelhost.job_store import SqliteJobStore
 
 pytestmark = pytest.mark.e2e
 

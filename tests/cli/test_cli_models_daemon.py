@@ -9,12 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
+from sbproxy.modelhost.core.jobs import JobId
 from support.admin_world import ADMIN, VIEWER, AdminWorld, admin_world, job, row, ulid
 from support.cli import Ran, spawn
 from support.daemon import tiny_catalog
 from support.snapshot import check_snapshot
-
-from sbproxy.modelhost.core.jobs import JobId
 
 pytestmark = pytest.mark.e2e
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from sbproxy.modelhost.job_store import SqliteJobStore
 from support.cli import Ran, sbproxy
 from support.daemon import tiny_catalog
 from support.snapshot import check_snapshot
-
-from sbproxy.modelhost.job_store import SqliteJobStore
 
 
 @pytest.fixture

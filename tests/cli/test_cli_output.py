@@ -7,6 +7,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from sbproxy_cli import diagnostics, output
 from sbproxy_cli.models.listing import LIST_HEADER
 from sbproxy_cli.progress import progress_line

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+
+from sbproxy.config.load import load_text
 from sbproxy_cli.local_run.plan import RunPlan
 from sbproxy_cli.local_run.ports import free_port
 from sbproxy_cli.local_run.private_file import private_config
 from support.cli import sbproxy
-
-from sbproxy.config.load import load_text
 
 STARTER = "smollm2-135m-instruct"
 

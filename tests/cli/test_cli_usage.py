@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from sbproxy_cli.invocation import LogFormat, LogLevel
 from support.cli import environment, sbproxy
 

@@ -7,6 +7,12 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 
 import pytest
+
+from sbproxy.client import AdminClient, JobUpdate, RequestSeen
+from sbproxy.config.core.document import AdminConfig
+from sbproxy.errors.client import DaemonRefused, Forbidden, ProtocolMismatch, Unauthorized
+from sbproxy.errors.modelhost import AdmissionRejected
+from sbproxy.modelhost.core.jobs import JobProgress
 from support.admin_world import (
     ADMIN,
     CHIEF,
@@ -19,12 +25,6 @@ from support.admin_world import (
     row,
     ulid,
 )
-
-from sbproxy.client import AdminClient, JobUpdate, RequestSeen
-from sbproxy.config.core.document import AdminConfig
-from sbproxy.errors.client import DaemonRefused, Forbidden, ProtocolMismatch, Unauthorized
-from sbproxy.errors.modelhost import AdmissionRejected
-from sbproxy.modelhost.core.jobs import JobProgress
 
 
 @asynccontextmanager

@@ -6,10 +6,10 @@ import asyncio
 import json
 
 import pytest
-from support.raw_server import answer, raw_server
 
 from sbproxy.client import AdminClient, JobUpdate, StreamGap, stream
 from sbproxy.errors.client import DaemonRefused, DaemonUnreachable, ProtocolMismatch
+from support.raw_server import answer, raw_server
 
 JOB = "01JZZZZZZZZZZZZZZZZZZZZZZZ"
 SSE_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n: connected\n\n"

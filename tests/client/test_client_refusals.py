@@ -7,7 +7,6 @@ import json
 import socket
 
 import pytest
-from support.raw_server import Respond, answer, raw_server
 
 from sbproxy.client import AdminClient, transport
 from sbproxy.errors.client import (
@@ -19,6 +18,7 @@ from sbproxy.errors.client import (
     ProtocolMismatch,
     Unauthorized,
 )
+from support.raw_server import Respond, answer, raw_server
 
 SECRET = "s3cret-of-the-operator"
 DRIFT = {

@@ -90,10 +90,7 @@ def test_the_key_tables_of_configuration_md_are_those_of_the_models() -> None:
 
 def test_every_key_has_a_meaning() -> None:
     silent = [
-        f"{path}.{name}"
-        for path, model in BLOCKS.items()
-        for name in model.model_fields
-        if not meaning_of(model, name)
+        f"{path}.{name}" for path, model in BLOCKS.items() for name in model.model_fields if not meaning_of(model, name)
     ]
     assert silent == []
 

@@ -11,10 +11,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import fake_engine, real_parts
-from support.daemon import FAKE_ENGINE_CONFIG, PASSWORD, daemon, free_port, tiny_catalog
 
 from sbproxy.devices.inventory import MachineInventory
+from support import fake_engine, real_parts
+from support.daemon import FAKE_ENGINE_CONFIG, PASSWORD, daemon, free_port, tiny_catalog
 
 pytestmark = pytest.mark.e2e
 

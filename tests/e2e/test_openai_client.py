@@ -8,6 +8,7 @@ from pathlib import Path
 
 import openai
 import pytest
+
 from support import real_parts
 from support.daemon import Daemon, daemon
 

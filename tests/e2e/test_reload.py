@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from support import fake_engine
 from support.daemon import FAKE_ENGINE_CONFIG, Daemon, daemon, tiny_catalog
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import openai
 import psutil
 import pytest
+
 from support import real_parts
 from support.daemon import free_port
 

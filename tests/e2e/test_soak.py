@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+
 from support import fake_engine
 from support.daemon import FAKE_ENGINE_CONFIG, Daemon, daemon, tiny_catalog
 

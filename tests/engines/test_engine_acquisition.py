@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import fake_engine
 
 from sbproxy.catalog.core.model import WheelPin
 from sbproxy.config.core.model_host import EngineConfig
@@ -32,6 +31,7 @@ from sbproxy.engines.ownership import OwnershipLedger
 from sbproxy.engines.registry import engine_drivers
 from sbproxy.engines.unpack import Unpacker
 from sbproxy.errors.engines import EngineAcquisitionFailed, EngineBlocked, EngineIncompatible
+from support import fake_engine
 
 LINUX = HostPlatform("Linux", "x86_64", (2, 36))
 FOLDER = "demo_engine/bin"

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.fake_llama_server import known_flags
 
 from sbproxy.engines.core.argv import PROMPT_CACHE_MIB, REQUIRED, Seat, llama_arguments
 from sbproxy.engines.core.extra_args import ALLOWED, SHORT, parse_extra_args, translate
 from sbproxy.engines.core.flags import Flags
 from sbproxy.engines.core.model import LaunchSpec
 from sbproxy.errors.engines import EngineIncompatible, UnsafeArgument
+from support.fake_llama_server import known_flags
 
 NEVER = {"--props", "--tools", "--agent", "--mcp-servers-config", "--media-path", "--reuse-port", "--api-key", "-hf"}
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import fake_engine
 
 from sbproxy.engines.ownership import (
     TOKEN_VARIABLE,
@@ -23,6 +22,7 @@ from sbproxy.engines.ownership import (
     ownership_directory,
 )
 from sbproxy.engines.shim import start_fingerprint
+from support import fake_engine
 
 pytestmark = pytest.mark.e2e
 

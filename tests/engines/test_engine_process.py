@@ -15,8 +15,6 @@ from typing import Any
 
 import blockbuster
 import pytest
-from support import fake_engine
-from support.real_parts import real_engine_driver, real_model_path
 
 from sbproxy.catalog.core.model import ArtifactDigest, CatalogModel, ModelId, Requirements, ResolvedArtifact, Variant
 from sbproxy.catalog.core.model import VariantId as VariantId
@@ -27,6 +25,8 @@ from sbproxy.engines.output import LOG_BYTES, TAIL_BYTES, OutputTail
 from sbproxy.engines.ownership import OwnershipLedger
 from sbproxy.engines.process import Launch, LoopbackEngine
 from sbproxy.errors.engines import EngineIncompatible, EngineLaunchFailed, UnsafeArgument
+from support import fake_engine
+from support.real_parts import real_engine_driver, real_model_path
 
 pytestmark = pytest.mark.e2e
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import orjson
 import pytest
-from gateway.memory import ALIAS, chunk
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.memory import ALIAS, chunk
 from sbproxy.gateway.core.chunks import ChunkRewriter, data_of
 from sbproxy.gateway.core.usage import Usage
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+
 from gateway.memory import (
     ALIAS,
     ENGINE_KEY,
@@ -18,7 +19,6 @@ from gateway.memory import (
     origins,
     routes,
 )
-
 from sbproxy.gateway.core.routes import compile_routes
 from sbproxy.modelhost.core.status import Availability
 

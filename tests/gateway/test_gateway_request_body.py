@@ -6,10 +6,10 @@ from typing import Any
 
 import orjson
 import pytest
-from gateway.memory import chat
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.memory import chat
 from sbproxy.errors.gateway import InvalidRequest, RemoteContentRefused, UnsupportedContent
 from sbproxy.gateway.core.request_body import body_for, read_inference, refuse_media
 from sbproxy.gateway.core.surfaces import Surface

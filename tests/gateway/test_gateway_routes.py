@@ -6,10 +6,10 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from gateway.memory import HOSTED, LOCAL, origins, routes
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.memory import HOSTED, LOCAL, origins, routes
 from sbproxy.errors.gateway import InvalidRequest, MethodNotAllowed, SurfaceNotServed, UnknownPath, UnusableProvider
 from sbproxy.gateway.core.hosts import compile_hosts
 from sbproxy.gateway.core.near import near_names

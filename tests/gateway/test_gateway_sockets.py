@@ -12,11 +12,11 @@ from typing import Any
 
 import openai
 import pytest
-from gateway.memory import ALIAS, ENDPOINT, ENGINE_KEY, HOSTED, LOCAL, ListSink, MemoryModels, routes
-from support import fake_engine
 
+from gateway.memory import ALIAS, ENDPOINT, ENGINE_KEY, HOSTED, LOCAL, ListSink, MemoryModels, routes
 from sbproxy.gateway.http import HttpServer, UpstreamPool
 from sbproxy.gateway.pipeline import Gateway
+from support import fake_engine
 
 pytestmark = pytest.mark.e2e
 MODEL = "Org/Qwen:0.5b#q4"

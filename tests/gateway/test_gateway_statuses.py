@@ -10,9 +10,9 @@ from typing import Any
 
 import orjson
 import pytest
-from gateway.memory import Rig, chat, routes
 
 import sbproxy.errors
+from gateway.memory import Rig, chat, routes
 from sbproxy.errors import SbproxyError, leaves
 from sbproxy.errors.artifacts import ArtifactError
 from sbproxy.errors.engines import EngineError, EngineLaunchFailed

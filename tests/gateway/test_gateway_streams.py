@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+
 from gateway.memory import (
     DONE,
     HOSTED,
@@ -20,7 +21,6 @@ from gateway.memory import (
     routes,
     stream,
 )
-
 from sbproxy.errors.engines import EngineLaunchFailed
 from sbproxy.errors.gateway import UpstreamBroken, UpstreamTimeout, UpstreamUnreachable
 

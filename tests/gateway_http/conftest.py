@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 import uvloop
-from support.gateway_wire import RawClient, Script, ScriptedUpstream
 
 from sbproxy.gateway.exchange import Exchange, Handler, Upstream
 from sbproxy.gateway.http import HttpServer, ServerLimits, UpstreamPool
+from support.gateway_wire import RawClient, Script, ScriptedUpstream
 
 JSON = ((b"content-type", b"application/json"),)
 

@@ -6,6 +6,7 @@ import asyncio
 
 import orjson
 import pytest
+
 from support.malformed_requests import ALL, Malformed
 
 GOOD = b"POST /ok HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nok"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from blockbuster import BlockBuster, blockbuster_ctx
+
 from support.model_host_parts import World
 
 

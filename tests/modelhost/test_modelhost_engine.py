@@ -10,8 +10,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from support import fake_engine
-from support.model_host_parts import Counts, FixedDevices, MemoryStore, catalog, eventually, host_config
 
 from sbproxy.config.core.model_host import EngineConfig, ModelHostConfig
 from sbproxy.engines.llama_cpp import LlamaCppDriver
@@ -22,6 +20,8 @@ from sbproxy.modelhost.core.lifecycle import RestartPolicy
 from sbproxy.modelhost.host import ModelHost
 from sbproxy.modelhost.job_store import SqliteJobStore
 from sbproxy.modelhost.services import Timings
+from support import fake_engine
+from support.model_host_parts import Counts, FixedDevices, MemoryStore, catalog, eventually, host_config
 
 pytestmark = pytest.mark.e2e
 

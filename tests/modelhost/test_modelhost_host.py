@@ -6,7 +6,6 @@ import asyncio
 import time
 
 import pytest
-from support.model_host_parts import MIB, World, eventually
 
 from sbproxy.engines.core.model import ExitKind
 from sbproxy.errors.artifacts import ManualArtifactMissing, TransportFailed
@@ -20,6 +19,7 @@ from sbproxy.errors.modelhost import (
     UnknownJob,
 )
 from sbproxy.modelhost.core.jobs import JobId
+from support.model_host_parts import MIB, World, eventually
 
 
 async def ended(world: World, job_id: JobId) -> tuple[str, str | None]:

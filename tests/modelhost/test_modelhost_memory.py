@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.model_host_parts import LLAMA, MIB, gguf, model
 
 from sbproxy.devices.core.model import Device, Machine
 from sbproxy.errors.modelhost import InsufficientMemory
@@ -29,6 +28,7 @@ from sbproxy.modelhost.core.memory_fit import (
 from sbproxy.modelhost.core.status import MemoryEstimate
 from sbproxy.modelhost.gguf_header import read_shape
 from sbproxy.modelhost.residency import ReservationLedger
+from support.model_host_parts import LLAMA, MIB, gguf, model
 
 CPU = Device(-1, "cpu", "system memory", 1000 * MIB, 900 * MIB)
 SHAPE = ModelShape(layers=24, kv_heads=2, head_dim=64, context_length=32768)

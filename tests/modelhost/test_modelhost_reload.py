@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from support.model_host_parts import MIB, World, catalog, eventually, host_config, model
 
 from sbproxy.config.core.model_host import ModelHostConfig
 from sbproxy.engines.core.model import ExitKind
@@ -13,6 +12,7 @@ from sbproxy.errors.artifacts import TransportFailed
 from sbproxy.errors.catalog import UnknownModel
 from sbproxy.errors.engines import EngineLaunchFailed
 from sbproxy.errors.modelhost import AdmissionRejected, FoundationChanged, InsufficientMemory, InvalidDesired
+from support.model_host_parts import MIB, World, catalog, eventually, host_config, model
 
 
 async def test_first_boot_starts_warm_and_pulls_on_boot(world: World) -> None:

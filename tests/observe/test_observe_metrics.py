@@ -7,7 +7,6 @@ import threading
 import time
 
 from prometheus_client.parser import text_string_to_metric_families
-from support.admin_world import request_record, row
 
 from sbproxy.devices.core.model import Device
 from sbproxy.modelhost.ports import HostMetrics
@@ -16,6 +15,7 @@ from sbproxy.observe.request_log import RequestLog
 from sbproxy.observe.request_totals import MAX_CELLS
 from sbproxy.observe.series import LATENCY_BUCKETS, OTHER
 from sbproxy.observe.sink import RequestObserver
+from support.admin_world import request_record, row
 
 Samples = dict[str, dict[tuple[tuple[str, str], ...], float]]
 

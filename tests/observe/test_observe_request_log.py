@@ -7,10 +7,10 @@ import asyncio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.admin_world import request_record
 
 from sbproxy.observe.core.request_filter import RequestFilter, parse_filter
 from sbproxy.observe.request_log import MAX_LAG, Gap, Numbered, RequestFollower, RequestLog
+from support.admin_world import request_record
 
 
 def filled(count: int, size: int = 10) -> RequestLog:

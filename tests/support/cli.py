@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from typer.testing import CliRunner
+
 from sbproxy_cli.app import app
 from sbproxy_cli.argv import arrange
-from typer.testing import CliRunner
 
 ROOT = Path(__file__).resolve().parents[2]
 

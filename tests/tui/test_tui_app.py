@@ -7,6 +7,10 @@ from collections.abc import Callable
 from typing import cast
 
 import pytest
+
+from sbproxy.api.model_host import HostStatus, Job
+from sbproxy.client import AdminClient
+from sbproxy.errors.client import DaemonUnreachable
 from sbproxy_tui.app import ConsoleApp
 from sbproxy_tui.keys import KEYS
 from sbproxy_tui.view.events import Ticked
@@ -15,10 +19,6 @@ from sbproxy_tui.widgets.deployment_table import DeploymentTable
 from sbproxy_tui.widgets.lines import Lines
 from support.console_data import job, row, status
 from support.snapshot import check_snapshot
-
-from sbproxy.api.model_host import HostStatus, Job
-from sbproxy.client import AdminClient
-from sbproxy.errors.client import DaemonUnreachable
 
 
 class ScriptedDaemon:

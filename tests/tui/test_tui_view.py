@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+
+from sbproxy.api.model_host import Progress
 from sbproxy_tui.view import select
 from sbproxy_tui.view.events import ActionFailed, ActionSucceeded, FetchFailed, StatusArrived, Ticked
 from sbproxy_tui.view.state import ConsoleState, reduce
 from support.console_data import job, row, status
-
-from sbproxy.api.model_host import Progress
 
 START = ConsoleState(target="http://127.0.0.1:9090", user="admin", started_at=100.0, now=100.0)
 
@@ -87,6 +87,15 @@ def test_the_question_before_a_stop_names_object_daemon_and_effect() -> None:
     assert question == "Stop smol on http://127.0.0.1:9090? 1 running requests will finish first."
 
 
+def test_the_detail_says_why_and_what_next() -> None:
+    state = replace(LIVE, status=status(row(state="failed", reason_code="crash_loop", last_error="exit 1: bad thing")))
+    text = select.detail(state, "smol")
+    assert text.startswith("crash_loop - exit 1: bad thing - next: ")
+    assert "clear with c" in text
+    assert select.detail(LIVE, "smol") == ""
+    assert select.detail(state, None) == ""
+
+
 HOSTILE = "evil\x1b]0;pwned\x07\x1b[31mred\x9b2J\u202egnp"
 
 
@@ -101,7 +110,7 @@ def test_no_control_byte_from_the_wire_reaches_a_widget() -> None:
     offline = replace(state, link="offline")
     shown = [
         select.status_line(state), select.notice(state), select.notice(offline), *select.job_lines(state),
-        *select.deployment_rows(state)[0].cells, select.stop_question(state, HOSTILE),
+        *select.deployment_rows(state)[0].cells, select.stop_question(state, HOSTILE), select.detail(state, HOSTILE),
         select.empty_note(replace(START, problem=HOSTILE)),
     ]  # fmt: skip
     for text in shown:

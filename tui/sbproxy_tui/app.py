@@ -33,6 +33,7 @@ class ConsoleApp(App[None]):
     #status { height: 1; text-style: bold; }
     #deployments { height: 1fr; }
     #empty { height: auto; }
+    #detail { height: auto; max-height: 4; }
     #jobs-title { height: 1; text-style: bold; }
     #jobs { height: auto; max-height: 8; }
     #notice { height: auto; max-height: 3; }
@@ -50,6 +51,7 @@ class ConsoleApp(App[None]):
         yield Lines(id="status")
         yield DeploymentTable()
         yield Lines(id="empty")
+        yield Lines(id="detail")
         yield Lines(id="jobs-title")
         yield Lines(id="jobs")
         yield Lines(id="notice")
@@ -73,6 +75,9 @@ class ConsoleApp(App[None]):
         self.state = reduce(self.state, event)
         self._show()
 
+    def on_data_table_row_highlighted(self) -> None:
+        self._show()
+
     def _show(self) -> None:
         state = self.state
         # A dialog is a screen of its own; what lies under it goes on being shown.
@@ -80,6 +85,7 @@ class ConsoleApp(App[None]):
         base.query_one("#status", Lines).show(select.status_line(state))
         base.query_one(DeploymentTable).show(select.deployment_rows(state))
         base.query_one("#empty", Lines).show(select.empty_note(state))
+        base.query_one("#detail", Lines).show(select.detail(state, self._table.selected))
         jobs = select.job_lines(state)
         base.query_one("#jobs-title", Lines).show("jobs" if jobs else "")
         base.query_one("#jobs", Lines).show("\n".join(jobs))

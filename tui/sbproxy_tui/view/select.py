@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from sbproxy.api.model_host import DeploymentStatus, Job
 from sbproxy.observe.core.scrub import scrub
+from sbproxy_tui.view.sentences import next_step
 from sbproxy_tui.view.state import ConsoleState
 
 COLUMNS = ("deployment", "state", "memory", "active", "queued", "reason", "model", "engine")
@@ -68,6 +69,17 @@ def _memory_bytes(row: DeploymentStatus) -> int | None:
     if row.resident_bytes is not None:
         return row.resident_bytes
     return row.memory.total_bytes if row.memory is not None else None
+
+
+def detail(state: ConsoleState, deployment: str | None) -> str:
+    """Why the chosen deployment is as it is, and what to do about it; empty when there is nothing to say."""
+    rows = state.status.deployments if state.status is not None else []
+    row = next((row for row in rows if row.deployment == deployment), None)
+    if row is None or not (row.last_error or row.reason_code):
+        return ""
+    step = next_step(row.reason_code or "")
+    parts = (row.reason_code, row.last_error, step and f"next: {step}")
+    return scrub(" - ".join(part for part in parts if part), 400)
 
 
 def stop_question(state: ConsoleState, deployment: str) -> str:
