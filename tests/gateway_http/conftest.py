@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
 
 import pytest
 import uvloop
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 from sbproxy.gateway.exchange import Exchange, Handler, Upstream
 from sbproxy.gateway.http import HttpServer, ServerLimits, UpstreamPool
@@ -22,9 +29,9 @@ def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEv
 
 def _sockets() -> int:
     count = 0
-    for entry in os.listdir("/proc/self/fd"):
+    for entry in Path("/proc/self/fd").iterdir():
         try:
-            count += os.readlink(f"/proc/self/fd/{entry}").startswith("socket:")
+            count += str(entry.readlink()).startswith("socket:")
         except FileNotFoundError:
             continue
     return count
@@ -46,14 +53,16 @@ class Wire:
         self.seen.append((request.method, request.path, request.query, request.body))
         exchange.respond(200, JSON, request.body)
 
-    async def serve(self, handler: Handler | None = None, **limits: float) -> HttpServer:
-        server = HttpServer(handler or self.echo, ServerLimits(**limits))  # type: ignore[arg-type]
+    async def serve(
+        self, handler: Handler | None = None, *, tls: ssl.SSLContext | None = None, **limits: float
+    ) -> HttpServer:
+        server = HttpServer(handler or self.echo, ServerLimits(**limits), tls=tls)  # type: ignore[arg-type]
         await server.start("127.0.0.1", 0)
         self.servers.append(server)
         return server
 
-    async def client(self, server: HttpServer) -> RawClient:
-        client = await RawClient.connect(server.port)
+    async def client(self, server: HttpServer, tls: ssl.SSLContext | None = None) -> RawClient:
+        client = await RawClient.connect(server.port, tls)
         self.clients.append(client)
         return client
 
@@ -88,6 +97,30 @@ async def _eventually(condition: Callable[[], bool]) -> bool:
             return True
         await asyncio.sleep(0.005)
     return False
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory) -> Path:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "wire test")])
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(datetime.now(UTC) - timedelta(days=1))
+        .not_valid_after(datetime.now(UTC) + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    path = tmp_path_factory.mktemp("tls") / "both.pem"
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    path.write_bytes(private + made.public_bytes(serialization.Encoding.PEM))
+    return path
 
 
 @pytest.fixture

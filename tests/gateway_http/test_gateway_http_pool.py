@@ -6,15 +6,9 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
-from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from sbproxy.errors.gateway import UpstreamBroken, UpstreamTimeout, UpstreamTooLarge, UpstreamUnreachable
 from sbproxy.gateway.exchange import Upstream
@@ -419,7 +413,7 @@ async def test_an_early_answer_arrives_while_the_request_is_still_being_written(
         await writer.drain()
         await asyncio.sleep(5)
 
-    upstream, scripted = await wire.upstream(script)
+    upstream, _ = await wire.upstream(script)
     pool = wire.pool()
     assert await _get(pool, upstream, method="POST", body=b"x" * 30_000_000) == (413, b"big")
     assert pool.idle == 0
@@ -459,7 +453,7 @@ async def test_pieces_that_came_before_a_cut_are_delivered_first(wire) -> None:
     got = []
     with pytest.raises(UpstreamBroken):
         async for piece in reply.chunks():
-            got.append(piece)
+            got += [piece]
     assert got == [b"abc"]
 
 
@@ -502,37 +496,12 @@ async def test_closing_the_pool_breaks_what_waits_and_refuses_more(wire) -> None
         await _get(pool, upstream)
 
 
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory) -> Path:
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "wire test")])
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(datetime.now(UTC) - timedelta(days=1))
-        .not_valid_after(datetime.now(UTC) + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    path = tmp_path_factory.mktemp("tls") / "both.pem"
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    path.write_bytes(private + made.public_bytes(serialization.Encoding.PEM))
-    return path
-
-
 async def test_tls_upstreams_are_verified(wire, certificate: Path) -> None:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate)
     server = await asyncio.start_server(answering(OK), "127.0.0.1", 0, ssl=context)
     upstream = Upstream("127.0.0.1", server.sockets[0].getsockname()[1], tls=True)
-    trusting = ssl.create_default_context(cafile=str(certificate))
-    pool = UpstreamPool(tls=trusting)
+    pool = UpstreamPool(tls=ssl.create_default_context(cafile=str(certificate)))
     wire.pools.append(pool)
     for _ in range(2):
         assert await _get(pool, upstream) == (200, b"ok")

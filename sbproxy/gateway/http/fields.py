@@ -31,8 +31,19 @@ _RESERVED = frozenset(
         b"upgrade",
     )
 )
-# Secrets are not remembered: they should not outlive their request.
-_SECRET = frozenset((b"authorization", b"proxy-authorization", b"cookie", b"set-cookie", b"x-api-key", b"api-key"))
+# Not remembered: secrets, which should not outlive their request, and what never comes twice.
+_PASSING = frozenset(
+    (
+        b"api-key",
+        b"authorization",
+        b"cookie",
+        b"proxy-authorization",
+        b"set-cookie",
+        b"traceparent",
+        b"x-api-key",
+        b"x-request-id",
+    )
+)
 _LINES_KEPT = 1024
 _LINE_BYTES_KEPT = 256
 _read: dict[bytes, Field] = {}
@@ -41,8 +52,7 @@ _written: dict[Field, bytes] = {}
 
 def remembered(lines: list[bytes]) -> list[Field] | None:
     """Names and values of field lines, if every one of them was found sound before; else None."""
-    get = _read.get
-    fields = [get(line) for line in lines]
+    fields = list(map(_read.get, lines))
     return cast("list[Field]", fields) if all(fields) else None
 
 
@@ -53,7 +63,7 @@ def split_fields(lines: list[bytes], *, sound: bool) -> list[Field]:
         name, _, value = line.partition(b":")
         field = (name.lower(), value.strip(b" \t"))
         fields.append(field)
-        if sound and len(line) <= _LINE_BYTES_KEPT and field[0] not in _SECRET:
+        if sound and len(line) <= _LINE_BYTES_KEPT and field[0] not in _PASSING:
             if len(_read) >= _LINES_KEPT:
                 _read.clear()
             _read[line] = field
@@ -65,8 +75,10 @@ def message_head(first: bytes, headers: HeaderPairs, last: bytes) -> bytes:
 
     ValueError for a reserved or malformed name, and for a value with CR, LF or NUL.
     """
-    get = _written.get
-    return b"".join([first, *[get(field) or _write(field) for field in headers], last])
+    lines = list(map(_written.get, headers))
+    if not all(lines):
+        lines = [_written.get(field) or _write(field) for field in headers]
+    return b"".join((first, *cast("list[bytes]", lines), last))
 
 
 def _write(field: Field) -> bytes:
@@ -78,7 +90,7 @@ def _write(field: Field) -> bytes:
     if b"\r" in value or b"\n" in value or b"\0" in value:
         raise ValueError("a header value holds CR, LF or NUL")
     line = b"%b: %b\r\n" % field
-    if len(line) <= _LINE_BYTES_KEPT and name not in _SECRET:
+    if len(line) <= _LINE_BYTES_KEPT and name not in _PASSING:
         if len(_written) >= _LINES_KEPT:
             _written.clear()
         _written[field] = line
