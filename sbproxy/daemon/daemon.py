@@ -16,6 +16,7 @@ from sbproxy import __version__
 from sbproxy.admin.app import build_app
 from sbproxy.admin.listener import AdminListener
 from sbproxy.admin.ports import AdminDeps, ComponentHealth
+from sbproxy.built import REVISION
 from sbproxy.config.core.document import SbConfig
 from sbproxy.config.core.secret_values import secret_values
 from sbproxy.config.load import Loaded, load_file
@@ -27,6 +28,7 @@ from sbproxy.daemon.listening import reserve
 from sbproxy.daemon.options import ServeOptions
 from sbproxy.daemon.reload import ConfigReloader, routes_of
 from sbproxy.daemon.watcher import watch
+from sbproxy.devices.core.model import Device
 from sbproxy.gateway.core.routes import RouteTable
 from sbproxy.gateway.http.pool import UpstreamPool
 from sbproxy.gateway.http.server import HttpServer
@@ -55,6 +57,7 @@ class Daemon:
         self._stop_asked = asyncio.Event()
         self._hurry = asyncio.Event()
         self._rooms = AsyncExitStack()
+        self._devices: tuple[Device, ...] = ()
         self._reloads: set[asyncio.Task[None]] = set()
         self.host: ModelHost
         self.reloader: ConfigReloader
@@ -169,7 +172,7 @@ class Daemon:
         server = HttpServer(gateway)
         metrics.watch(
             host_rows=self.host.status,
-            devices=lambda: foundation.devices.probe().devices,
+            devices=lambda: self._devices,
             active_connections=lambda: len(server.connections),
         )
         return gateway, server, requests
@@ -183,6 +186,7 @@ class Daemon:
             reloader=self.reloader,
             health=self._health,
             metrics_text=metrics.text,
+            build_hash=REVISION,
         )
         await self._rooms.enter_async_context(AdminListener(build_app(deps), config.proxy.admin))
         _log.info("admin API on %s:%d", config.proxy.admin.bind, config.proxy.admin.port)
@@ -204,6 +208,7 @@ class Daemon:
     async def _measure(self) -> None:
         while True:
             await self.host.refresh()
+            self._devices = (await asyncio.to_thread(self.reloader.foundation.devices.probe)).devices
             await asyncio.sleep(_MEASURE_EVERY_S)
 
     def _publisher(self, gateway: Gateway) -> Callable[[RouteTable, Loaded], None]:

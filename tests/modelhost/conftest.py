@@ -1,20 +1,13 @@
-"""Nothing in these tests may block the event loop."""
+"""The scripted world that these tests run a host in."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from blockbuster import BlockBuster, blockbuster_ctx
 
 from support.model_host_parts import World
-
-
-@pytest.fixture(autouse=True)
-def blockbuster() -> Iterator[BlockBuster]:
-    with blockbuster_ctx("sbproxy") as guard:
-        yield guard
 
 
 @pytest.fixture

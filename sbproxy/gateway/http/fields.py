@@ -57,17 +57,19 @@ def remembered(lines: list[bytes]) -> list[Field] | None:
 
 
 def split_fields(lines: list[bytes], *, sound: bool) -> list[Field]:
-    """Lower-case names, and values; ``sound`` lines are remembered."""
-    fields = []
-    for line in lines:
-        name, _, value = line.partition(b":")
-        field = (name.lower(), value.strip(b" \t"))
-        fields.append(field)
-        if sound and len(line) <= _LINE_BYTES_KEPT and field[0] not in _PASSING:
-            if len(_read) >= _LINES_KEPT:
-                _read.clear()
-            _read[line] = field
-    return fields
+    """Lower-case names, and values; new lines are remembered if they are ``sound``."""
+    get = _read.get
+    return [get(line) or _split(line, sound) for line in lines]
+
+
+def _split(line: bytes, sound: bool) -> Field:
+    name, _, value = line.partition(b":")
+    field = (name.lower(), value.strip(b" \t"))
+    if sound and len(line) <= _LINE_BYTES_KEPT and field[0] not in _PASSING:
+        if len(_read) >= _LINES_KEPT:
+            _read.clear()
+        _read[line] = field
+    return field
 
 
 def message_head(first: bytes, headers: HeaderPairs, last: bytes) -> bytes:

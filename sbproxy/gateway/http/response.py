@@ -41,9 +41,8 @@ class ResponseHead:
                 return "it states its framing more than once"
         get = fields.get
         length = get(b"content-length")
-        coding = get(b"transfer-encoding")
-        if coding is not None:
-            if length is not None or coding.lower() != b"chunked":
+        if b"transfer-encoding" in fields:
+            if length is not None or fields[b"transfer-encoding"].lower() != b"chunked":
                 return "its Transfer-Encoding is not chunked or not alone"
             self.length = CHUNKED
         elif length is not None:
