@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -11,7 +14,7 @@ import psutil
 import pytest
 
 from support import fake_engine
-from support.daemon import FAKE_ENGINE_CONFIG, daemon, tiny_catalog
+from support.daemon import FAKE_ENGINE_CONFIG, Daemon, daemon, tiny_catalog
 
 pytestmark = pytest.mark.e2e
 
@@ -74,9 +77,47 @@ def test_sigterm_drains_the_running_answer_then_exits_0(tmp_path: Path) -> None:
     with daemon(tmp_path, FAKE_ENGINE_CONFIG) as served:
         served.start()
         assert served.chat().status == 200
-        assert served.stop() == 0
+        fake_engine.set_mode(served.status_row()["port"], "slow_tokens")
+        got: list[bytes] = []
+        asking = threading.Thread(target=lambda: got.append(served.chat(stream=True).body))
+        asking.start()
+        wait_for(lambda: served.status_row()["active_requests"] == 1)
+        assert served.process is not None
+        served.process.send_signal(signal.SIGTERM)
+        wait_for(lambda: served.ask("GET", "/readyz", admin=True, auth=False).status == 503)
+        with pytest.raises(ConnectionRefusedError):
+            served.chat()
+        asking.join(30)
+        assert got[0].rstrip().endswith(b"data: [DONE]"), "the running answer was cut"
+        assert served.process.wait(30) == 0
         assert "Traceback" not in served.log
     assert engines_under(tmp_path) == []
+
+
+def test_a_second_signal_cuts_what_still_runs(tmp_path: Path) -> None:
+    tiny_catalog(tmp_path)
+    fake_engine.install(tmp_path)
+    with daemon(tmp_path, FAKE_ENGINE_CONFIG) as served:
+        served.start()
+        assert served.chat().status == 200
+        fake_engine.set_mode(served.status_row()["port"], "stream_until_cancelled")
+        asking = threading.Thread(target=lambda: leave(served))
+        asking.start()
+        wait_for(lambda: served.status_row()["active_requests"] == 1)
+        assert served.process is not None
+        served.process.send_signal(signal.SIGTERM)
+        time.sleep(0.5)
+        assert served.process.poll() is None, "the grace time is not over"
+        served.process.send_signal(signal.SIGTERM)
+        assert served.process.wait(15) == 0
+        asking.join(10)
+    assert engines_under(tmp_path) == []
+
+
+def leave(served: Daemon) -> None:
+    """Read until the stream is cut."""
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        served.chat(stream=True)
 
 
 def test_a_warm_deployment_is_pulled_and_started_before_the_first_request(tmp_path: Path) -> None:

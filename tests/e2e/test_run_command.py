@@ -21,7 +21,7 @@ from support.daemon import free_port
 pytestmark = [pytest.mark.e2e, pytest.mark.real_engine, pytest.mark.timeout(300)]
 
 
-def start(tmp_path: Path, *arguments: str) -> subprocess.Popen[str]:
+def start(tmp_path: Path, *arguments: str, **more: str) -> subprocess.Popen[str]:
     environ = {key: value for key, value in os.environ.items() if not key.startswith(("SB_", "HF_"))}
     (tmp_path / "tmp").mkdir(exist_ok=True)
     with (tmp_path / "stderr").open("w") as stderr:
@@ -39,7 +39,7 @@ def start(tmp_path: Path, *arguments: str) -> subprocess.Popen[str]:
             stdout=subprocess.PIPE,
             stderr=stderr,
             text=True,
-            env={**environ, "TMPDIR": str(tmp_path / "tmp")},
+            env={**environ, **more, "TMPDIR": str(tmp_path / "tmp")},
         )
 
 
@@ -97,6 +97,20 @@ def test_run_answers_and_cleans_up(tmp_path: Path, ending: signal.Signals) -> No
     assert password not in stderr
     assert "Traceback" not in stderr
     assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_a_second_run_needs_no_network(tmp_path: Path) -> None:
+    """Engine and model are in the cache from the first run; pip is pointed at nowhere, proxies too."""
+    port = free_port()
+    nowhere = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path), "http_proxy": "http://127.0.0.1:9",
+               "https_proxy": "http://127.0.0.1:9"}  # fmt: skip
+    process = start(tmp_path, "--port", str(port), **nowhere)
+    try:
+        assert banner(process)[0].endswith(f":{port}")
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+    assert process.returncode == 0
 
 
 def test_a_port_in_use_is_told_before_anything_is_fetched(tmp_path: Path) -> None:
