@@ -11,7 +11,7 @@ from sbproxy_cli import admin, completions, config, diagnostics, doctor, run, se
 from sbproxy_cli.invocation import Invocation, LogFormat, LogLevel
 from sbproxy_cli.models import app as models
 
-_GLOBAL_FLAGS = ("config", "log_level", "log_format", "shutdown_grace_ms", "check")
+_GLOBAL_FLAGS = ("config", "log_level", "log_format", "shutdown_grace_ms", "grace_time", "check")
 
 app = typer.Typer(
     name="sbproxy",
@@ -46,6 +46,15 @@ def root(
             help="How long a stopping daemon waits for requests in flight.",
         ),
     ] = None,
+    grace_time: Annotated[
+        int | None,
+        typer.Option(
+            "--grace-time",
+            envvar="SB_GRACE_TIME",
+            min=0,
+            help="The same in seconds, as older versions spell it; --shutdown-grace-ms wins.",
+        ),
+    ] = None,
     check: Annotated[bool, typer.Option("--check", help="With serve: validate the configuration and exit.")] = False,
     version: Annotated[bool, typer.Option("--version", "-V", help="Print the version and exit.")] = False,
 ) -> None:
@@ -55,7 +64,7 @@ def root(
     # A daemon sets up its own log, with the secrets to mask that only it knows.
     if context.invoked_subcommand not in ("serve", "run"):
         diagnostics.log_to_stderr(level, log_format.value)
-    context.obj = Invocation(config_file, level, log_format, shutdown_grace_ms, check, typed)
+    context.obj = Invocation(config_file, level, log_format, shutdown_grace_ms, grace_time, check, typed)
 
 
 def _on_the_line(context: typer.Context, name: str) -> bool:

@@ -20,7 +20,7 @@ COMMANDS = (
     "version",
 )
 _WITH_VALUE = {"-f": "--config", **{name: name for name in ("--config", "--log-level", "--log-format")}}
-_WITH_VALUE["--shutdown-grace-ms"] = "--shutdown-grace-ms"
+_WITH_VALUE |= {name: name for name in ("--shutdown-grace-ms", "--grace-time")}
 _SWITCHES = ("--check",)
 _VERSION = ("-V", "--version")
 

@@ -33,6 +33,6 @@ def doctor(
     else:
         from sbproxy_cli.checkup.text import blocks
 
-        output.lines(*blocks(report))
+        output.outline(*blocks(report))
     if engine_missing(report):
         raise typer.Exit(ENGINE_MISSING)

@@ -41,22 +41,35 @@ class Invocation:
     log_level: LogLevel
     log_format: LogFormat
     shutdown_grace_ms: int | None
+    grace_time: int | None
     check: bool
     typed: frozenset[str]
 
     def refuse_unused(self, verb: str, *, daemon: bool = False) -> None:
-        """``--check`` and ``--shutdown-grace-ms`` mean something only where a daemon would start."""
-        if not daemon and "shutdown_grace_ms" in self.typed:
-            raise typer.BadParameter(f"--shutdown-grace-ms: sbproxy {verb} starts no daemon")
+        """``--check`` and the grace flags mean something only where a daemon would start."""
+        grace = {"shutdown_grace_ms": "--shutdown-grace-ms", "grace_time": "--grace-time"}
+        typed = [flag for name, flag in grace.items() if name in self.typed]
+        if typed and not daemon:
+            raise typer.BadParameter(f"{typed[0]}: sbproxy {verb} starts no daemon")
+        if len(typed) > 1:
+            raise typer.BadParameter("--shutdown-grace-ms and --grace-time say the same; give one of them")
         if self.check and verb != "serve":
             raise typer.BadParameter(f"--check belongs to serve; sbproxy {verb} does not use it")
 
     def serve_options(self, environ: Mapping[str, str]) -> ServeOptions:
         """What the daemon is told beside its file."""
-        from sbproxy.daemon.options import DEFAULT_GRACE_MS, ServeOptions
+        from sbproxy.daemon.options import ServeOptions
 
-        grace_ms = DEFAULT_GRACE_MS if self.shutdown_grace_ms is None else self.shutdown_grace_ms
-        return ServeOptions(environ, self.log_level.value, self.log_format.value, grace_ms)
+        return ServeOptions(environ, self.log_level.value, self.log_format.value, self._grace_ms())
+
+    def _grace_ms(self) -> int:
+        """A flag wins over the environment, the newer spelling over the older one (contracts section 1)."""
+        from sbproxy.daemon.options import DEFAULT_GRACE_MS
+
+        older = None if self.grace_time is None else self.grace_time * 1000
+        newer = self.shutdown_grace_ms
+        first, second = (older, newer) if "grace_time" in self.typed else (newer, older)
+        return first if first is not None else second if second is not None else DEFAULT_GRACE_MS
 
     def config_path(self, positional: Path | None) -> Path | None:
         """The positional wins over SB_CONFIG_FILE; beside a typed ``-f`` it is a contradiction."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -39,13 +40,28 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, right: froze
     """Columns under ``headers``; those named in ``right`` are aligned right.
 
     In a pipe no cell is wrapped or cut, so that a script finds a row on a line. On a terminal that is too narrow the
-    last column wraps, or the first one gets a line of its own.
+    last column wraps, or the first one gets a line of its own, or each row becomes a paragraph.
     """
     from sbproxy_cli.tables import table_lines
 
     cells = [[scrub(cell, LINE_LIMIT) for cell in row] for row in rows]
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    _write("".join(f"{line}\n" for line in table_lines(headers, cells, right=right, width=width)))
+    _write("".join(f"{line}\n" for line in table_lines(headers, cells, right=right, width=_width())))
+
+
+def outline(*texts: str) -> None:
+    """As :func:`lines`; on a terminal what is too long goes on deeper than it began, words and names unbroken."""
+    width = _width()
+    if width is None:
+        lines(*texts)
+        return
+    for text in texts:
+        deeper = " " * (len(text) - len(text.lstrip()) + 4)
+        lines(*textwrap.wrap(text, width, subsequent_indent=deeper, break_long_words=False, break_on_hyphens=False))
+
+
+def _width() -> int | None:
+    """Columns of the terminal; None in a pipe."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def _write(text: str) -> None:

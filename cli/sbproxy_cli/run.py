@@ -117,7 +117,7 @@ def _print_configuration(plan: RunPlan) -> None:
 
     output.lines(
         f"# what 'sbproxy run {plan.model}' would start; nothing was started",
-        "# the password is new each time; keep this file private (mode 0600) if you keep it",
+        "# the password is new each time; keep such a file private (mode 0600)",
     )
     output.block(as_yaml(plan.document()))
 

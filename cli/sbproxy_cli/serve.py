@@ -39,6 +39,9 @@ def serve(
 
 def _hint_at_commands(path: Path) -> None:
     """`sbproxy modles` is read as a path; say so before the missing file is reported."""
-    near = difflib.get_close_matches(str(path), COMMANDS, n=1)
-    if near and not path.exists():
-        diagnostics.note(f"there is no command {str(path)!r}; did you mean 'sbproxy {near[0]}'?")
+    word = str(path)
+    near = difflib.get_close_matches(word, COMMANDS, n=1)
+    if path.exists() or not (near or word.isidentifier()):
+        return
+    hint = f"did you mean 'sbproxy {near[0]}'?" if near else "see 'sbproxy --help'"
+    diagnostics.note(f"there is no command {word!r}; {hint}")

@@ -28,7 +28,22 @@ def table_lines(headers: Sequence[str], rows: Rows, *, right: frozenset[str], wi
     rest = natural - widths[0] - 1 + len(INDENT)
     if rest <= width:
         return _stacked(headers, rows, right, rest)
-    return _grid(headers, rows, right, width, wrap_all=True)
+    return _records(headers, rows, width)
+
+
+def _records(headers: Sequence[str], rows: Rows, width: int) -> list[str]:
+    """The first cell of each row on a line of its own, the others under it, each behind its header."""
+    lines: list[str] = []
+    for row in rows:
+        lines += [row[0], ""]
+        for header, cell in zip(headers[1:], row[1:], strict=True):
+            pair = f"{header} {cell}"
+            joined = f"{lines[-1]}  {pair}" if lines[-1] else INDENT + pair
+            if cell_len(joined) <= width or not lines[-1]:
+                lines[-1] = joined
+            else:
+                lines.append(INDENT + pair)
+    return [line.rstrip() for line in lines if line]
 
 
 def _stacked(headers: Sequence[str], rows: Rows, right: frozenset[str], width: int) -> list[str]:
@@ -45,11 +60,10 @@ def _grid(
     width: int,
     *,
     wrap_last: bool = False,
-    wrap_all: bool = False,
 ) -> list[str]:
     grid = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="")
     for number, header in enumerate(headers, 1):
-        wraps = wrap_all or (wrap_last and number == len(headers))
+        wraps = wrap_last and number == len(headers)
         justify: Literal["left", "right"] = "right" if header in right else "left"
         grid.add_column(header, justify=justify, no_wrap=not wraps, overflow="fold")
     for row in rows:

@@ -47,12 +47,10 @@ def check(path: Path) -> None:
 
 
 def _examine(path: Path) -> None:
-    """Warnings go to stderr in every form. Raises ConfigUnreadable, ConfigInvalid, or a leaf of CatalogError."""
-    from sbproxy.catalog.document import catalog_index
-    from sbproxy.config.validate import validate_file
+    """Warnings go to stderr in every form. Raises ConfigUnreadable or ConfigInvalid."""
+    from sbproxy.daemon.checks import load_checked
 
-    loaded = validate_file(path, os.environ, catalog_index)
-    for warning in loaded.warnings:
+    for warning in load_checked(path, os.environ, resolve_secrets=False).loaded.warnings:
         diagnostics.note(f"warning: {warning.text()}")
 
 

@@ -36,10 +36,10 @@ class ModelHostRoutes:
             web.get(f"{PREFIX}/status", self.status),
             web.get(f"{PREFIX}/files", self.files),
             web.post(f"{PREFIX}/load", self.load),
-            # Stop and drain are one operation, evict is its older name (document 2).
+            # Stop and drain are one operation, evict is its older name (document 2); the job says which was asked for.
             web.post(f"{PREFIX}/stop", self.stop),
-            web.post(f"{PREFIX}/drain", self.stop),
-            web.post(f"{PREFIX}/evict", self.stop),
+            web.post(f"{PREFIX}/drain", self.drain),
+            web.post(f"{PREFIX}/evict", self.drain),
             web.post(f"{PREFIX}/reset", self.reset),
         ]
 
@@ -67,6 +67,12 @@ class ModelHostRoutes:
     async def stop(self, request: web.Request) -> web.Response:
         async def act(deployment: str) -> web.Response:
             return _accepted(deployment, await self._host.stop(deployment))
+
+        return await _lifecycle(request, "stop", act)
+
+    async def drain(self, request: web.Request) -> web.Response:
+        async def act(deployment: str) -> web.Response:
+            return _accepted(deployment, await self._host.stop(deployment, "drain"))
 
         return await _lifecycle(request, "stop", act)
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 from sbproxy.artifacts.core.model import ArtifactRecord
 from sbproxy.catalog.core.model import Catalog
 from sbproxy.config.core.document import AdminConfig
-from sbproxy.modelhost.core.jobs import JobId, JobRecord
+from sbproxy.modelhost.core.jobs import JobId, JobRecord, StopKind
 from sbproxy.modelhost.core.status import StatusRow
 from sbproxy.modelhost.job_feed import Gap, JobEvent
 from sbproxy.observe.core.record import RequestRecord
@@ -67,8 +67,8 @@ class ModelHostControl(Protocol):
         """Start a deployment, or confirm that it is ready; the work goes on in the job."""
         ...
 
-    async def stop(self, deployment: str) -> JobId:
-        """Drain, then stop; the work goes on in the job."""
+    async def stop(self, deployment: str, kind: StopKind = "stop") -> JobId:
+        """Drain, then stop; the work goes on in the job, which is named by the ``kind`` that was asked for."""
         ...
 
     async def reset(self, deployment: str) -> ResetDone:

@@ -66,6 +66,7 @@ def job(record: JobRecord) -> Job:
         terminal_at_ms=record.terminal_at_ms,
         error=_foreign(record.error),
         error_code=record.error_code,
+        note=_foreign(record.note),
     )
 
 

@@ -175,6 +175,8 @@ class Job(ApiAnswer):
     terminal_at_ms: int | None
     error: str | None
     error_code: str | None
+    note: str | None = None
+    """What a job that ended well has to tell, such as answers that a drain had to cut."""
 
     @property
     def terminal(self) -> bool:

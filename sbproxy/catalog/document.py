@@ -42,12 +42,6 @@ def read_catalog(path: Path) -> Catalog:
     return parse_catalog(data, file=str(path), origin=str(path))
 
 
-def catalog_index(path: Path | None) -> dict[str, tuple[str, ...]]:
-    """Model id to variant ids, for checks of a configuration. Raises as :func:`read_catalog`."""
-    models = (read_catalog(path) if path else builtin_catalog()).models
-    return {model_id: tuple(variant.id for variant in model.variants) for model_id, model in models.items()}
-
-
 def parse_catalog(data: bytes, *, file: str, origin: str) -> Catalog:
     """A validated document. Raises CatalogUnreadable (not text, too large) or CatalogInvalid."""
     try:
@@ -80,6 +74,5 @@ def _check(data: dict[str, Any], root: Table) -> tuple[WrittenCatalog | None, li
     if salvaged.error is not None:
         found.extend(model_errors.findings(salvaged.error, root, WrittenCatalog, LACKING))
     if salvaged.document is not None:
-        placed = map(salvaged.as_written, catalog_findings(salvaged.document))
-        found.extend(finding for finding in placed if finding is not None)
+        found.extend(salvaged.standing(catalog_findings(salvaged.document), model_errors.misspelt(found, root)))
     return salvaged.document, found

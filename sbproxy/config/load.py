@@ -46,15 +46,10 @@ class Loaded:
     warnings: tuple[Problem, ...]
     references: Mapping[KeyPath, str]
     secrets_resolved: bool
-    root: Table = field(repr=False)
-
-    def problem(self, finding: Finding) -> Problem:
-        """``finding`` with this file's name and the line where its path is written."""
-        return _problem(str(self.path), self.root, finding)
 
 
-FurtherRules = Callable[[SbConfig], Iterable[Finding]]
-"""Rules of a caller that are reported together with ours."""
+FurtherRules = Callable[[SbConfig], Iterable[Finding | Problem]]
+"""Rules of a caller that are reported together with ours; a Problem is one of another file that this one names."""
 
 
 def load_file(
@@ -96,16 +91,15 @@ def load_text(
     check = _Check(file, reading, reading.root, environ, resolve_secrets)
     config = check.config(path, further)
     if check.problems:
-        raise ConfigInvalid(file, _in_order(check.problems))
+        raise ConfigInvalid(file, _in_order(file, check.problems))
     return Loaded(
         config=config,
         path=path,
         revision=revision_of(effective(config, check.references)),
         content_hash=hashlib.sha256(text.encode()).hexdigest()[:12],
-        warnings=_in_order(check.warnings),
+        warnings=_in_order(file, check.warnings),
         references=check.references,
         secrets_resolved=resolve_secrets,
-        root=reading.root,
     )
 
 
@@ -123,6 +117,7 @@ class _Check:
         self._refused_secrets: set[KeyPath] = set()
         self.references: dict[KeyPath, str] = {}
         self.problems: list[Problem] = list(reading.problems)
+        self._unreadable = frozenset(problem.path for problem in reading.problems)
         self.warnings: list[Problem] = []
 
     def config(self, path: Path, further: FurtherRules | None) -> SbConfig:
@@ -133,16 +128,18 @@ class _Check:
         self._variables()
         declared = _declared(data)
         salvaged = salvage(data, SbConfig, {"directory": path.parent.absolute()})
-        if salvaged.error is not None:
-            unreadable = {problem.path for problem in self._reading.problems}
-            wrong = model_errors.findings(salvaged.error, self._root)
-            self._report(finding for finding in wrong if render(finding.path) not in unreadable)
+        wrong = list(model_errors.findings(salvaged.error, self._root)) if salvaged.error is not None else []
+        self._report(finding for finding in wrong if render(finding.path) not in self._unreadable)
         config = salvaged.document or SbConfig()
-        refused = frozenset(self._refused_secrets)
-        found = chain(rule_findings(config, declared), further(config) if further else ())
-        placed = (salvaged.as_written(finding, refused) for finding in found)
-        self._report(finding for finding in placed if finding is not None)
+        refused = frozenset(self._refused_secrets) | model_errors.misspelt(wrong, self._root)
+        found = list(chain(rule_findings(config, declared), further(config) if further else ()))
+        self.problems.extend(each for each in found if isinstance(each, Problem))
+        standing = salvaged.standing((each for each in found if isinstance(each, Finding)), refused)
+        self._report(finding for finding in standing if not self._reads_unreadable(finding))
         return config
+
+    def _reads_unreadable(self, finding: Finding) -> bool:
+        return any(render(path) in self._unreadable for path in (finding.path, *finding.depends_on))
 
     def _report(self, found: Iterable[Finding]) -> None:
         self.problems.extend(_problem(self._file, self._root, finding) for finding in found)
@@ -219,13 +216,19 @@ def _problem(file: str, root: Node, finding: Finding) -> Problem:
     return Problem(file, render(finding.path), finding.reason, mark.line, mark.column, finding.near, finding.allowed)
 
 
-def _in_order(problems: list[Problem]) -> tuple[Problem, ...]:
-    """By line, each once, bounded: a document full of mistakes names the first ones and counts the rest."""
-    ordered = sorted(dict.fromkeys(problems), key=lambda problem: (problem.line or 0, problem.path))
+def _in_order(file: str, problems: list[Problem]) -> tuple[Problem, ...]:
+    """By line, each once, bounded: a document full of mistakes names the first ones and counts the rest.
+
+    The document itself comes before the files that it names.
+    """
+    ordered = sorted(
+        dict.fromkeys(problems),
+        key=lambda problem: (problem.file != file, problem.file, problem.line or 0, problem.path),
+    )
     if len(ordered) <= MAX_PROBLEMS:
         return tuple(ordered)
     rest = f"and {len(ordered) - MAX_PROBLEMS} more problems"
-    return (*ordered[:MAX_PROBLEMS], Problem(ordered[0].file, "", rest))
+    return (*ordered[:MAX_PROBLEMS], Problem(file, "", rest))
 
 
 def _reading_failed(error: OSError) -> str:

@@ -19,12 +19,13 @@ from sbproxy.admin.ports import AdminDeps, ComponentHealth
 from sbproxy.built import REVISION
 from sbproxy.config.core.document import SbConfig
 from sbproxy.config.core.secret_values import secret_values
-from sbproxy.config.load import Loaded, load_file
-from sbproxy.config.validate import check_references
+from sbproxy.config.load import Loaded
+from sbproxy.daemon.checks import load_checked
 from sbproxy.daemon.foundation import Foundation
 from sbproxy.daemon.health import gateway_health, model_host_health
 from sbproxy.daemon.host_control import HostControl
 from sbproxy.daemon.listening import reserve
+from sbproxy.daemon.open_files import raise_limit
 from sbproxy.daemon.options import ServeOptions
 from sbproxy.daemon.reload import ConfigReloader, routes_of
 from sbproxy.daemon.watcher import watch
@@ -111,13 +112,14 @@ class Daemon:
         options, rooms = self._options, self._rooms
         level = choose_level(options.log_level, options.environ)
         configure_logging(level, choose_format(options.log_format), self._redactor)
-        loaded = await asyncio.to_thread(load_file, self._path, options.environ)
+        raise_limit()
+        checked = await asyncio.to_thread(load_checked, self._path, options.environ)
+        loaded = checked.loaded
         self._accept_secrets(loaded)
         proxy = loaded.config.proxy
         for warning in loaded.warnings:
             _log.warning("config: %s", warning)
-        foundation = await asyncio.to_thread(Foundation.from_config, loaded, environ=options.environ)
-        check_references(loaded, foundation.catalog_index())
+        foundation = await asyncio.to_thread(Foundation.of, checked, options.environ)
 
         socket = reserve(proxy.bind_address, proxy.http_bind_port)
         rooms.callback(socket.close)
@@ -149,6 +151,7 @@ class Daemon:
             await self._open_admin(loaded.config, metrics, requests)
         # After the admin API in this order, so that it still answers while engines drain.
         rooms.push_async_callback(self._close_host)
+        rooms.push_async_callback(self.reloader.close)
         await self.reloader.boot()
         await server.start(proxy.bind_address, proxy.http_bind_port, sock=socket)
         rooms.push_async_callback(self._drain, server)

@@ -13,10 +13,11 @@ from pathlib import Path
 from sbproxy.artifacts.store import FileArtifactStore
 from sbproxy.catalog.core.model import Catalog, ResolvedArtifact, WorkerFacts
 from sbproxy.catalog.core.resolve import resolve
-from sbproxy.catalog.document import builtin_catalog, read_catalog
+from sbproxy.catalog.document import read_catalog
 from sbproxy.config.cache_root import cache_root as choose_cache_root
 from sbproxy.config.core.model_host import ModelHostConfig
 from sbproxy.config.load import Loaded
+from sbproxy.daemon.checks import Checked, configured_catalog
 from sbproxy.devices.inventory import MachineInventory
 from sbproxy.engines.driver import EngineDriver
 from sbproxy.engines.ownership import OwnershipLedger, ownership_directory
@@ -35,6 +36,11 @@ class Foundation:
     ownership: OwnershipLedger
 
     @classmethod
+    def of(cls, checked: Checked, environ: Mapping[str, str]) -> Foundation:
+        """What a daemon stands on. Blocking. Raises leaves of ConfigError."""
+        return cls.from_config(checked.loaded, environ=environ, catalog=checked.catalog)
+
+    @classmethod
     def from_config(
         cls,
         loaded: Loaded | None,
@@ -42,17 +48,19 @@ class Foundation:
         environ: Mapping[str, str],
         cache_dir: Path | None = None,
         catalog_file: Path | None = None,
+        catalog: Catalog | None = None,
     ) -> Foundation:
-        """Build from a configuration, or from the defaults when there is none. Blocking: reads the catalog.
+        """Build from a configuration, or from the defaults when there is none. Blocking: may read the catalog.
 
-        ``cache_dir`` and ``catalog_file`` win over the configuration. Raises leaves of CatalogError and ConfigError.
+        ``cache_dir`` and ``catalog_file`` win over the configuration; ``catalog`` is that of the configuration where
+        it was read before. Raises leaves of CatalogError and ConfigError.
         """
         config = loaded.config.proxy.model_host if loaded is not None else ModelHostConfig()
-        chosen_catalog = catalog_file or (Path(config.catalog_file) if config.catalog_file else None)
+        chosen = read_catalog(catalog_file) if catalog_file else catalog or configured_catalog(config)
         root = cache_dir or choose_cache_root(config.cache.directory, environ)
         ownership = OwnershipLedger(ownership_directory(environ, root / "engines"))
         return cls(
-            catalog=read_catalog(chosen_catalog) if chosen_catalog else builtin_catalog(),
+            catalog=chosen,
             cache_root=root,
             store=FileArtifactStore(root, environ=environ),
             drivers=engine_drivers(config.engines, root=root, ownership=ownership, environ=environ),
@@ -64,10 +72,6 @@ class Foundation:
     def jobs_path(self) -> Path:
         """The job database: beside the artifacts, because commands without a daemon keep their jobs there too."""
         return self.cache_root / "jobs" / "jobs.sqlite3"
-
-    def catalog_index(self) -> dict[str, tuple[str, ...]]:
-        """Model id to variant ids, for checking the names in a configuration."""
-        return {name: tuple(variant.id for variant in model.variants) for name, model in self.catalog.models.items()}
 
     def worker_facts(self) -> WorkerFacts:
         """What this machine offers to a resolution. Blocking: probes devices and engines."""

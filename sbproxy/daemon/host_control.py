@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from sbproxy.admin.ports import DesiredState, Inventory, ResetDone
 from sbproxy.catalog.core.model import Catalog
 from sbproxy.daemon.reload import ConfigReloader
-from sbproxy.modelhost.core.jobs import JobId
+from sbproxy.modelhost.core.jobs import JobId, StopKind
 from sbproxy.modelhost.core.status import StatusRow
 from sbproxy.modelhost.host import ModelHost
 
@@ -36,8 +36,8 @@ class HostControl:
     async def load(self, deployment: str) -> JobId:
         return await self._host.load(deployment)
 
-    async def stop(self, deployment: str) -> JobId:
-        return await self._host.stop(deployment)
+    async def stop(self, deployment: str, kind: StopKind = "stop") -> JobId:
+        return await self._host.stop(deployment, kind)
 
     async def reset(self, deployment: str) -> ResetDone:
         outcome = await self._host.reset(deployment)

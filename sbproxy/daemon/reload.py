@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping
 
 from sbproxy.admin.ports import DriftReport, ReloadOutcome
 from sbproxy.config.core.changes import restart_required
-from sbproxy.config.load import Loaded, load_file
-from sbproxy.config.validate import check_references
+from sbproxy.config.load import Loaded
+from sbproxy.daemon.checks import load_checked
 from sbproxy.daemon.foundation import Foundation
 from sbproxy.errors import SbproxyError
-from sbproxy.errors.admin import ReloadInFlight
+from sbproxy.errors.admin import ReloadInFlight, ReloadUnavailable
 from sbproxy.errors.config import ConfigUnreadable, RestartRequired
 from sbproxy.gateway.core.routes import RouteTable, compile_routes
 from sbproxy.modelhost.host import ModelHost
@@ -56,17 +56,71 @@ class ConfigReloader:
         self._host = host
         self._metrics = metrics
         self._publish = publish
-        self._started_by: str | None = None
+        self._started_by = ""
+        self._running: asyncio.Task[ReloadOutcome] | None = None
 
     async def boot(self) -> None:
         """The first commit: the same steps on what was loaded at start. Raises what refuses it."""
         await self._apply(self.loaded, self.foundation)
 
     async def reload(self, started_by: str = "the admin API") -> ReloadOutcome:
-        """Read the file again and apply it whole, or raise and change nothing."""
-        if self._started_by is not None:
+        """Read the file again and apply it whole, or raise and change nothing.
+
+        A caller that leaves does not stop a transaction that has begun; ``close`` does.
+        """
+        if self._running is not None:
             raise ReloadInFlight(self._started_by)
         self._started_by = started_by
+        running = self._running = asyncio.create_task(self._reload(started_by), name="reload")
+        running.add_done_callback(self._ended)
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            if running.cancelled():
+                raise ReloadUnavailable("the daemon is stopping") from None
+            raise
+
+    async def reload_if_changed(self) -> None:
+        """What the file watcher calls: nothing when the bytes are those that are loaded; a refusal is only logged."""
+        await self._idle()
+        try:
+            report = await self.drift()
+        except SbproxyError as error:
+            _log.warning("config_watch: %s", error)
+            return
+        if report.on_disk_content_hash != report.loaded_content_hash:
+            await self._reload_logged("the file watcher")
+
+    async def reload_on_signal(self) -> None:
+        """SIGHUP: whatever the bytes, and after a reload that runs already, for that one may have read too early."""
+        await self._idle()
+        await self._reload_logged("SIGHUP")
+
+    async def close(self) -> None:
+        """Undo a reload that runs, and wait until it is undone."""
+        running = self._running
+        if running is not None:
+            running.cancel()
+            await asyncio.wait((running,))
+
+    async def _idle(self) -> None:
+        while self._running is not None:
+            await asyncio.wait((self._running,))
+
+    async def _reload_logged(self, started_by: str) -> None:
+        try:
+            await self.reload(started_by)
+        except ReloadInFlight as error:
+            _log.warning("%s: %s", started_by, error)
+        except SbproxyError:
+            return  # said by the transaction itself
+
+    def _ended(self, running: asyncio.Task[ReloadOutcome]) -> None:
+        self._running = None
+        if not running.cancelled():
+            running.exception()  # seen, also when nobody waits for it any more
+
+    async def _reload(self, started_by: str) -> ReloadOutcome:
         try:
             loaded, foundation = await asyncio.to_thread(self._candidate)
             degraded = await self._apply(loaded, foundation)
@@ -74,40 +128,21 @@ class ConfigReloader:
             self._metrics.config_reloaded("failure")
             _log.error("config_reload_failed started_by=%r: %s", started_by, error)
             raise
-        finally:
-            self._started_by = None
         self._metrics.config_reloaded("success")
         _log.info("config_reloaded started_by=%r revision=%s", started_by, loaded.revision)
         return ReloadOutcome(loaded.revision, time.time(), degraded)
-
-    async def reload_if_changed(self) -> None:
-        """What the file watcher calls: nothing when the bytes are those that are loaded; a refusal is only logged."""
-        try:
-            report = await self.drift()
-            if report.on_disk_content_hash != report.loaded_content_hash:
-                await self.reload("the file watcher")
-        except SbproxyError as error:
-            _log.warning("config_watch: %s", error)
-
-    async def reload_on_signal(self) -> None:
-        """As :meth:`reload` for SIGHUP, where nobody waits for an answer; a refusal is only logged."""
-        try:
-            await self.reload("SIGHUP")
-        except SbproxyError as error:
-            _log.debug("SIGHUP: %s", error)
 
     async def drift(self) -> DriftReport:
         """The file on disk beside what was loaded from it; raises ConfigUnreadable."""
         return await asyncio.to_thread(self._compare)
 
     def _candidate(self) -> tuple[Loaded, Foundation]:
-        loaded = load_file(self.loaded.path, self._environ)
+        checked = load_checked(self.loaded.path, self._environ)
+        loaded = checked.loaded
         fields = restart_required(self.loaded.config, loaded.config)
         if fields:
             raise RestartRequired(fields)
-        foundation = Foundation.from_config(loaded, environ=self._environ)
-        check_references(loaded, foundation.catalog_index())
-        return loaded, foundation
+        return loaded, Foundation.of(checked, self._environ)
 
     async def _apply(self, loaded: Loaded, foundation: Foundation) -> tuple[str, ...]:
         routes = routes_of(loaded, foundation)

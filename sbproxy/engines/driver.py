@@ -26,8 +26,13 @@ class EngineProcess(Protocol):
         """Return when the engine answers its health check; raise EngineLaunchFailed when it exits or is late."""
         ...
 
+    async def healthy(self, timeout_s: float) -> bool:
+        """Whether it answers its health check within ``timeout_s`` seconds, busy or idle. False is evidence against
+        the engine: when this daemon cannot even ask, the answer is True."""
+        ...
+
     async def stop(self, grace_s: float) -> ExitVerdict:
-        """TERM the process group, KILL it after ``grace_s`` seconds, wait for the end. Idempotent."""
+        """TERM the process group, KILL it after ``grace_s`` seconds (0: at once), wait for the end. Idempotent."""
         ...
 
 

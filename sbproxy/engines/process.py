@@ -28,7 +28,7 @@ from sbproxy.engines.core.model import Endpoint, EngineBinary, ExitKind, ExitVer
 from sbproxy.engines.core.verdict import Redaction, decide_verdict
 from sbproxy.engines.output import OutputTail
 from sbproxy.engines.ownership import TOKEN_VARIABLE, OwnershipLedger, Ticket
-from sbproxy.engines.readiness import is_healthy, is_ours
+from sbproxy.engines.readiness import is_healthy, is_ours, still_answers
 from sbproxy.errors.engines import EngineLaunchFailed, EngineStopFailed
 
 HOST = "127.0.0.1"
@@ -43,13 +43,17 @@ _SPAWNER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine-spawner"
 as the process; it also keeps the wait for exec out of the event loop."""
 
 
+Arguments = Callable[[int, str, Path], tuple[str, ...]]
+"""Makes the command line for a port, an alias and a key file."""
+
+
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What to start. ``arguments`` makes the command line for a port, an alias and a key file."""
+    """What to start."""
 
     binary: EngineBinary
     spec: LaunchSpec
-    arguments: Callable[[int, str, Path], tuple[str, ...]]
+    arguments: Arguments
     environ: Mapping[str, str]
     run_root: Path
 
@@ -127,6 +131,10 @@ class LoopbackEngine:
             await asyncio.wait({self.exited}, timeout=min(pause, remaining))
             pause = min(pause * 1.5, MAX_PROBE_PAUSE_S)
         raise self._failure(await self._end(ExitKind.READINESS_TIMEOUT, f"not ready after {timeout_s:g} s", grace_s=0))
+
+    async def healthy(self, timeout_s: float) -> bool:
+        """See :class:`EngineProcess`. llama-server answers also while it loads a prompt or generates."""
+        return await still_answers(self.endpoint, timeout_s)
 
     async def stop(self, grace_s: float) -> ExitVerdict:
         """See :class:`EngineProcess`. Raises EngineStopFailed when the process survives SIGKILL."""

@@ -1,19 +1,34 @@
-"""Asks a starting engine whether it answers, and whether it is ours: two small GET requests over loopback."""
+"""Asks an engine whether it answers, and whether it is ours: small GET requests over loopback."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 
 from sbproxy.engines.core.model import Endpoint
 
 MAX_ANSWER_BYTES = 256 * 1024
 
+_OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
+"""Reasons not to get through that lie in this daemon or this machine."""
+
 
 async def is_healthy(endpoint: Endpoint, timeout_s: float) -> bool:
     """Whether /health says 200; no answer, a late or a strange one is False."""
     return (await _get(endpoint, "/health", timeout_s))[0] == 200
+
+
+async def still_answers(endpoint: Endpoint, timeout_s: float) -> bool:
+    """As ``is_healthy``, but a daemon that has run out of descriptors or ports is no evidence against the engine."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            return (await _exchange(endpoint, "/health"))[0] == 200
+    except OSError as failure:
+        return failure.errno in _OURS
+    except (ValueError, IndexError):
+        return False
 
 
 async def is_ours(endpoint: Endpoint, timeout_s: float) -> bool:

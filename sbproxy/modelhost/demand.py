@@ -9,8 +9,11 @@ from sbproxy.modelhost.core.memory_fit import Demand, classify, context_tokens, 
 
 
 def demand_of(artifact: ResolvedArtifact, config: DeploymentConfig, shape: ModelShape | None) -> Demand:
-    """What the engine of this deployment will be asked to hold; without ``shape`` the KV cache is unknown."""
+    """What the engine of this deployment will be asked to hold. ``shape`` is that of the file's header, which wins;
+    without it the catalog's figures count, and without those the KV cache is unknown."""
     model, variant = artifact.model, artifact.variant
+    if shape is None and (told := model.attention) is not None:
+        shape = ModelShape(told.layers, told.kv_heads, told.head_dim)
     return Demand(
         weight_bytes=weight_bytes(variant, model.params, shape),
         weight_class=classify(variant.quant),

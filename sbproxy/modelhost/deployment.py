@@ -10,31 +10,24 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from sbproxy.catalog.core.model import ResolvedArtifact
 from sbproxy.config.core.model_host import DeploymentConfig
 from sbproxy.errors.modelhost import AdmissionRejected, NoReadyReplica, ResetRefused
 from sbproxy.errors.tree import SbproxyError
-from sbproxy.modelhost.core import lifecycle
-from sbproxy.modelhost.core.lifecycle import Command, Event, Generation, StopCause
+from sbproxy.modelhost.core import events, lifecycle
+from sbproxy.modelhost.core.events import Event, StartCause, StopCause
+from sbproxy.modelhost.core.jobs import JobId
+from sbproxy.modelhost.core.lifecycle import Command, Generation
 from sbproxy.modelhost.core.status import AdmissionReason, Availability, Priority
+from sbproxy.modelhost.drain import Drain
 from sbproxy.modelhost.engine_run import EngineRun
 from sbproxy.modelhost.gate import Gate, HostPermit
+from sbproxy.modelhost.journal import Journal
 from sbproxy.modelhost.keep_alive import KeepAlive
 from sbproxy.modelhost.services import Services
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class DrainReport:
-    """What a stop found and left behind (contracts section 19)."""
-
-    active_at_start: int
-    cancelled_queued: int
-    remaining_active: int
-    timed_out: bool
 
 
 class Deployment:
@@ -55,7 +48,7 @@ class Deployment:
         self.config = config
         self.artifact = artifact
         self.machine = Generation()
-        self.job_id: str | None = None
+        self.journal = Journal(deployment_id, generation, services.jobs)
         self.resident_bytes: int | None = None
         self.suspended = False
         """True while a reload holds this generation down: requests are told that it drains."""
@@ -65,7 +58,7 @@ class Deployment:
         self._rests = 0
         self._changed = asyncio.Event()
         self._starters: set[asyncio.Future[SbproxyError | None]] = set()
-        self._remaining_active = 0
+        self._drain: Drain | None = None
         self._for_operator = False
         self._deadline: asyncio.TimerHandle | None = None
         self._restart: asyncio.TimerHandle | None = None
@@ -73,7 +66,7 @@ class Deployment:
         self.gate = self._new_gate()
         self.keep_alive: KeepAlive | None = None
         if verified:
-            self.feed(lifecycle.ArtifactVerified())
+            self.feed(events.ArtifactVerified())
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
@@ -92,11 +85,13 @@ class Deployment:
         self.refuse_if_held()
         if self.config.cold_start in ("reject", "fallback"):
             raise NoReadyReplica(self.id)
-        self.feed(lifecycle.StartRequested())
+        self.feed(events.StartRequested("request"))
 
     def refuse_if_held(self) -> None:
         """Raise AdmissionRejected when this generation may not be started now."""
         failure = self.machine.failure
+        if self.machine.lost is not None:
+            raise self._rejection("engine_unhealthy")
         if self.suspended or self.machine.state == "draining":
             raise self._rejection("draining")
         if self.machine.state == "failed" and failure is not None and failure.hold is not None:
@@ -114,49 +109,57 @@ class Deployment:
 
     # --- operators and reloads ----------------------------------------------------------------------------------------
 
-    async def start(self) -> None:
-        """Return when the engine is ready; raise what kept it from that. The load goes on if the caller leaves."""
+    async def start(self, cause: StartCause, job: JobId | None = None) -> None:
+        """Return when the engine is ready; raise what kept it from that. The load goes on if the caller leaves.
+
+        ``job`` is the caller's own, if it has opened one for this start.
+        """
+        if self.suspended:
+            # A reload may have taken its place since the caller looked it up: nobody would ever stop that engine.
+            raise self._rejection("draining")
         if self.machine.state == "ready":
             return
         self._for_operator = True
         outcome: asyncio.Future[SbproxyError | None] = asyncio.get_running_loop().create_future()
         self._starters.add(outcome)
         try:
-            self.feed(lifecycle.StartRequested())
+            self.feed(events.StartRequested(cause, job))
             error = await outcome
         finally:
             self._starters.discard(outcome)
         if error is not None:
             raise error
 
-    async def stop(self, cause: StopCause, deadline_ms: int | None = None) -> DrainReport:
-        """Drain and stop; return when the engine is gone. A stop under way is joined, its deadline only shortened."""
-        active, queued, rests = self.gate.active, self.gate.waiting, self._rests
-        joined = self.machine.state == "draining"
-        self._remaining_active = 0 if not joined else self._remaining_active
-        self.feed(lifecycle.DrainRequested(cause))
+    async def stop(self, cause: StopCause, deadline_ms: int | None = None, job: JobId | None = None) -> Drain:
+        """Drain and stop; return when the engine is gone. A stop under way is joined, its deadline only shortened.
+
+        ``job`` is the caller's own, if it has opened one for this stop.
+        """
+        rests = self._rests
+        self.feed(events.DrainRequested(cause, job))
+        drain = self._drain or Drain()
         if self._deadline is not None and deadline_ms is not None:
             self._arm_deadline(deadline_ms)
         while self.machine.resident and self._rests == rests:
             await self._changed.wait()
-        left = self._remaining_active
-        return DrainReport(active, queued, left, timed_out=left > 0)
+        return drain
 
     def reset(self) -> None:
         """Clear a failure or a crash loop. Raises ResetRefused on a generation that runs."""
         if self.machine.resident:
             raise ResetRefused(self.id, self.machine.state)
-        self.feed(lifecycle.ResetRequested())
+        self.feed(events.ResetRequested())
 
     def adopt(self, services: Services) -> None:
         """A reload kept this generation: the host's new settings hold from its next start or drain."""
         self._services = services
 
     def engine_suspect(self, detail: str) -> None:
-        """A request could not talk to the engine. A dead process is known by its exit; a live one gets the benefit."""
+        """A request could not talk to the engine. A dead process is known by its exit, a live one is asked soon."""
         process = self.run.process if self.run else None
-        if process is None or process.exited.done():
+        if self.run is None or process is None or process.exited.done():
             return  # its end is being reported in this turn of the loop
+        self.run.suspect()
         log.warning("%s: the engine (pid %d) runs but failed a request: %s", self.id, process.pid, detail)
 
     # --- the machine --------------------------------------------------------------------------------------------------
@@ -176,10 +179,12 @@ class Deployment:
     def _advance(self, event: Event) -> None:
         before = self.machine
         self.machine, commands = lifecycle.step(before, event, self._services.timings.restarts)
-        if before.state != self.machine.state:
-            log.info("%s generation %d: %s -> %s", self.id, self.generation, before.state, self.machine.state)
+        if self.machine.state == "draining" and before.state != "draining":
+            self._drain = Drain(self.gate.active, self.gate.waiting)
         for command in commands:
             self._carry_out(command)
+        if before.state != self.machine.state:
+            self.journal.moved(before, event, self.machine, self._drain)
         if before.resident and not self.machine.resident:
             self._rested()
         self._changed.set()
@@ -191,7 +196,7 @@ class Deployment:
                 self._reject(reason, error)
             case lifecycle.ScheduleRestart(after_ms=after_ms):
                 loop = asyncio.get_running_loop()
-                self._restart = loop.call_later(after_ms / 1000, self.feed, lifecycle.RestartDue())
+                self._restart = loop.call_later(after_ms / 1000, self.feed, events.RestartDue())
             case _:
                 self._plain[type(command)](self)
 
@@ -250,13 +255,12 @@ class Deployment:
             self.keep_alive.arm()
 
     def _unused(self) -> None:
-        self._services.metrics.evicted("keep_alive")
-        self.feed(lifecycle.DrainRequested("keep_alive"))
+        self.feed(events.DrainRequested("keep_alive"))
 
     def _await_permits(self) -> None:
         self.gate.close()
         if self.gate.active == 0:
-            self.feed(lifecycle.PermitsReturned())
+            self.feed(events.PermitsReturned())
         else:
             self._arm_deadline(self._services.config.shutdown_deadline_ms)
 
@@ -270,17 +274,20 @@ class Deployment:
 
     def _deadline_passed(self) -> None:
         self._deadline = None
-        self._remaining_active = self.gate.active
-        self.feed(lifecycle.DrainDeadlinePassed())
+        if self._drain is not None:
+            self._drain.timed_out = True
+        self.feed(events.DrainDeadlinePassed())
 
     def _gate_idle(self) -> None:
         if self.machine.state == "draining" and self._deadline is not None:
             self._cancel_deadline()
-            self.feed(lifecycle.PermitsReturned())
+            self.feed(events.PermitsReturned())
         elif self.keep_alive is not None:
             self.keep_alive.idle()
 
     def _renew_gate(self) -> None:
+        if self._drain is not None:
+            self._drain.remaining_active += self.gate.active
         self.gate.revoke()
         self.gate = self._new_gate()
 
@@ -301,6 +308,7 @@ class Deployment:
         """Nothing of an engine is left: forget what belonged to it."""
         self._rests += 1
         self.run = None
+        self._drain = None
         self.resident_bytes = None
         self._for_operator = False
         self._cancel_deadline()

@@ -20,20 +20,23 @@ from sbproxy.engines.core.model import EngineBinary, ExitKind, ExitVerdict, Laun
 from sbproxy.engines.driver import EngineDriver, EngineProcess
 from sbproxy.errors.artifacts import ArtifactError
 from sbproxy.errors.engines import EngineIncompatible, EngineLaunchFailed, EngineStopFailed
+from sbproxy.errors.modelhost import InsufficientMemory
 from sbproxy.errors.tree import SbproxyError
 from sbproxy.modelhost.core.device_choice import candidates
-from sbproxy.modelhost.core.gguf import ModelShape
-from sbproxy.modelhost.core.lifecycle import (
+from sbproxy.modelhost.core.events import (
     ArtifactVerified,
     EngineExited,
     EngineReady,
     EngineStopped,
+    EngineUnresponsive,
     Event,
     PreparationFailed,
 )
+from sbproxy.modelhost.core.gguf import ModelShape
 from sbproxy.modelhost.core.memory_fit import Demand, estimate
 from sbproxy.modelhost.demand import demand_of, described, weight_file
 from sbproxy.modelhost.gguf_header import shape_of
+from sbproxy.modelhost.health_watch import HealthWatch
 from sbproxy.modelhost.services import Services
 
 log = logging.getLogger(__name__)
@@ -66,6 +69,7 @@ class EngineRun:
         self._report = report
         self._stop = asyncio.Event()
         self._snapshot: Snapshot | None = None
+        self._health: HealthWatch | None = None
         self.process: EngineProcess | None = None
         self.binary: EngineBinary | None = None
         self.stop_failure: EngineStopFailed | None = None
@@ -73,6 +77,11 @@ class EngineRun:
     def stop(self) -> None:
         """TERM the engine, or give up what leads to it; EngineStopped follows."""
         self._stop.set()
+
+    def suspect(self) -> None:
+        """A request failed on the engine although it runs: its health is asked for soon."""
+        if self._health is not None:
+            self._health.suspect()
 
     async def prepare(self, intent: PullIntent) -> None:
         services = self._services
@@ -119,6 +128,8 @@ class EngineRun:
         if self._stop.is_set():
             return EngineStopped()
         self._services.metrics.ensure_failed(error.code)
+        if isinstance(error, InsufficientMemory):
+            self._services.metrics.placement_rejected(error.deployment, error.code)
         return PreparationFailed(error)
 
     async def _live(self, snapshot: Snapshot) -> Event:
@@ -177,7 +188,7 @@ class EngineRun:
         )
 
     async def _watch(self, process: EngineProcess, started: float) -> Event:
-        """Readiness raced against exit and stop, then exit against stop."""
+        """Readiness raced against exit and stop; what follows is ``_until_over``."""
         loop = asyncio.get_running_loop()
         try:
             await self._unless_stopped(process.wait_ready(self._services.timings.readiness_s))
@@ -188,14 +199,30 @@ class EngineRun:
         ready_at = loop.time()
         self._launched("ready", ready_at - started)
         self._report(EngineReady())
+        return await self._until_over(process, ready_at)
+
+    async def _until_over(self, process: EngineProcess, ready_at: float) -> Event:
+        """Exit raced against stop and against health."""
+        loop = asyncio.get_running_loop()
+        name = self._holder[0]
+        self._health = health = HealthWatch(name, process, self._services.timings.health)
         stop = loop.create_task(self._stop.wait())
+        watching = self._services.background.spawn(health.run(), f"health {name}")
         try:
-            await asyncio.wait((process.exited, stop), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((process.exited, stop, health.lost), return_when=asyncio.FIRST_COMPLETED)
         finally:
             stop.cancel()
+            watching.cancel()
+        uptime_ms = int((loop.time() - ready_at) * 1000)
         if process.exited.done():
-            return EngineExited(process.exited.result(), int((loop.time() - ready_at) * 1000))
-        return await self._end(process)
+            return EngineExited(process.exited.result(), uptime_ms)
+        if self._stop.is_set():
+            return await self._end(process)
+        verdict = ExitVerdict(ExitKind.UNRESPONSIVE, None, health.lost.result())
+        log.error("%s: the engine (pid %d) is ended: %s", name, process.pid, verdict.detail)
+        self._report(EngineUnresponsive(verdict, uptime_ms))
+        # A hung engine does not hear TERM.
+        return await self._end(process, grace_s=0)
 
     async def _failed_start(self, process: EngineProcess, error: EngineLaunchFailed) -> Event:
         if process.exited.done():
@@ -206,10 +233,10 @@ class EngineRun:
         self._launched(verdict.kind, None)
         return EngineExited(verdict, None, error)
 
-    async def _end(self, process: EngineProcess) -> Event:
+    async def _end(self, process: EngineProcess, grace_s: float | None = None) -> Event:
         """Its memory stays booked until the process has really ended, however long that takes (field report 55)."""
         try:
-            await process.stop(self._services.timings.stop_grace_s)
+            await process.stop(self._services.timings.stop_grace_s if grace_s is None else grace_s)
         except EngineStopFailed as error:
             log.error("%s: %s", self._holder[0], error)
             self.stop_failure = error
@@ -235,10 +262,11 @@ class EngineRun:
         task, stop = loop.create_task(work), loop.create_task(self._stop.wait())
         try:
             await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
-            if self._stop.is_set():
-                raise _StopAsked
-            return task.result()
         finally:
             for pending in (task, stop):
                 pending.cancel()
             await asyncio.gather(task, stop, return_exceptions=True)
+        # Asked last, with no await behind it: who goes on from here must not have been told to stop.
+        if self._stop.is_set():
+            raise _StopAsked
+        return task.result()

@@ -37,7 +37,7 @@ class HostPermit:
 
     def engine_failed(self, detail: str) -> None:
         if self._gate is not None:
-            self._gate.suspect(detail)
+            self._gate.suspected(detail)
 
 
 @dataclass(slots=True)
@@ -67,7 +67,7 @@ class Gate:
     ) -> None:
         self.deployment = deployment
         self.generation = generation
-        self.suspect = suspect
+        self._suspect = suspect
         self.idle_since: float | None = None
         self._queue = AdmissionQueue(max_active, max_depth)
         self._queue_timeout_s = queue_timeout_s
@@ -139,6 +139,11 @@ class Gate:
             self._settle(granted)
         elif not queue.active:
             self._rest()
+
+    def suspected(self, detail: str) -> None:
+        """A request failed on the engine; that of a revoked gate is gone, and the next one is not to blame."""
+        if not self._revoked:
+            self._suspect(detail)
 
     def close(self) -> None:
         """Admit nobody more; issued permits stay good."""

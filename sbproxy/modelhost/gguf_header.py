@@ -35,7 +35,7 @@ def shape_of(artifact: ResolvedArtifact, snapshot: Path) -> ModelShape | None:
     """The shape of a verified artifact; None for other formats and for a header that cannot be read.
 
     An unreadable header stops nobody: the engine is the judge of its files, and one newer than this parser must run.
-    The estimate is then a lower bound, and the log says so.
+    The estimate then rests on the catalog, and the log says so.
     """
     if artifact.variant.format != "gguf":
         return None
@@ -43,5 +43,7 @@ def shape_of(artifact: ResolvedArtifact, snapshot: Path) -> ModelShape | None:
     try:
         return read_shape(path)
     except GgufProblem as problem:
-        log.warning("%s: %s: %s; KV cache left out of the estimate", artifact.subject, path.name, problem)
+        log.warning(
+            "%s: %s: %s; its KV cache is estimated from the catalog alone", artifact.subject, path.name, problem
+        )
         return None

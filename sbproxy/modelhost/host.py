@@ -20,7 +20,7 @@ from sbproxy.engines.driver import EngineDriver
 from sbproxy.errors.modelhost import AdmissionRejected, UnknownDeployment
 from sbproxy.errors.tree import SbproxyError
 from sbproxy.modelhost.candidate import prepare_candidate
-from sbproxy.modelhost.core.jobs import JobId, JobKind
+from sbproxy.modelhost.core.jobs import JobId, JobKind, StopKind
 from sbproxy.modelhost.core.status import Availability, Priority, ReplicaState, StatusRow
 from sbproxy.modelhost.deployment import Deployment
 from sbproxy.modelhost.engine_supply import EngineSupply
@@ -104,16 +104,21 @@ class ModelHost:
         """Start in the background. Raises UnknownDeployment, or AdmissionRejected when it is held or drains."""
         target = self._find(deployment)
         target.refuse_if_held()
-        return await self._in_background("load", target, target.start)
 
-    async def stop(self, deployment: str) -> JobId:
-        """Drain and stop in the background; drain and evict are other names for it. A later request starts it again."""
+        async def work(job: JobId) -> None:
+            await target.start("load", job)
+
+        return await self._in_background("load", target, work)
+
+    async def stop(self, deployment: str, kind: StopKind = "stop") -> JobId:
+        """Drain and stop in the background; a later request starts it again. Drain and evict are other names for it,
+        which only the job's ``kind`` tells. When answers had to be cut, the job's note says so."""
         target = self._find(deployment)
 
-        async def work() -> None:
-            await target.stop("operator")
+        async def work(job: JobId) -> str | None:
+            return (await target.stop("operator", job=job)).note
 
-        return await self._in_background("stop", target, work)
+        return await self._in_background(kind, target, work)
 
     async def reset(self, deployment: str) -> ResetOutcome:
         """Clear a failure at once. Raises UnknownDeployment or ResetRefused."""
@@ -238,22 +243,24 @@ class ModelHost:
 
     async def _open(self, kind: JobKind, target: Deployment) -> Job:
         job = await self.jobs.open(kind, target.id)
-        target.job_id = job.id
+        target.journal.job_id = job.id
         return job
 
-    async def _in_background(self, kind: JobKind, target: Deployment, work: Callable[[], Awaitable[None]]) -> JobId:
+    async def _in_background(
+        self, kind: JobKind, target: Deployment, work: Callable[[JobId], Awaitable[str | None]]
+    ) -> JobId:
         job = await self._open(kind, target)
 
         async def run() -> None:
             job.run()
             try:
-                await work()
+                note = await work(job.id)
             except SbproxyError as error:
                 reason = error.reason if isinstance(error, AdmissionRejected) else error.code
                 log.error("%s of %s failed: %s", kind, target.id, error)
                 job.fail(f"{kind} failed ({reason}); inspect server logs", reason)
             else:
-                job.finish()
+                job.finish(note=note)
 
         self._roster.services.background.spawn(run(), f"{kind} {target.id}")
         return job.id

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from sbproxy.errors.modelhost import UnknownJob
 from sbproxy.modelhost.core.jobs import TERMINAL, JobId, JobKind, JobProgress, JobRecord, JobState, move, new_job
@@ -41,8 +41,8 @@ class Job:
             self._told_at = now
             self._desk.moved(self, move(self.record, state, self._desk.now_ms(), progress=progress))
 
-    def finish(self, progress: JobProgress | None = None) -> None:
-        self._desk.moved(self, move(self.record, "ready", self._desk.now_ms(), progress=progress))
+    def finish(self, progress: JobProgress | None = None, *, note: str | None = None) -> None:
+        self._desk.moved(self, move(self.record, "ready", self._desk.now_ms(), progress=progress, note=note))
 
     def fail(self, error: str, error_code: str) -> None:
         failed = move(self.record, "failed", self._desk.now_ms(), error=error, error_code=error_code)
@@ -69,12 +69,24 @@ class JobDesk:
 
     async def open(self, kind: JobKind, subject: str) -> Job:
         """A queued job that is on disk when this returns."""
+        job, written = self._begin(kind, subject)
+        try:
+            await asyncio.wrap_future(written)
+        except asyncio.CancelledError:
+            job.fail("it was given up before it began", "cancelled")
+            raise
+        return job
+
+    def begin(self, kind: JobKind, subject: str) -> Job:
+        """A queued job at once; its write follows on the store's thread, before that of any later move."""
+        return self._begin(kind, subject)[0]
+
+    def _begin(self, kind: JobKind, subject: str) -> tuple[Job, Future[None]]:
         now = self.now_ms()
         job = Job(self, new_job(JobId(self._ulids.next(now, secrets.randbits(80))), kind, subject, now))
         self._open[job.id] = job
         self.feed.publish(job.record)
-        await asyncio.get_running_loop().run_in_executor(self._writer, self._store.save, job.record)
-        return job
+        return job, self._writer.submit(self._store.save, job.record)
 
     def moved(self, job: Job, record: JobRecord) -> None:
         """Publish and store one move of an open job."""

@@ -38,19 +38,20 @@ MIGRATIONS: tuple[str, ...] = (
     ) WITHOUT ROWID;
     CREATE INDEX jobs_terminal ON jobs (terminal_at_ms);
     """,
+    "ALTER TABLE jobs ADD COLUMN note TEXT;",
 )
 """Numbered by position; ``PRAGMA user_version`` holds how many have run."""
 
 _COLUMNS = (
     "id, kind, subject, state, completed_bytes, total_bytes, current_file,"
-    " created_at_ms, updated_at_ms, terminal_at_ms, error, error_code"
+    " created_at_ms, updated_at_ms, terminal_at_ms, error, error_code, note"
 )
 _SAVE = f"""
-    INSERT INTO jobs ({_COLUMNS}, owner_pid, owner_started) VALUES ({", ".join("?" * 14)})
+    INSERT INTO jobs ({_COLUMNS}, owner_pid, owner_started) VALUES ({", ".join("?" * 15)})
     ON CONFLICT (id) DO UPDATE SET state = excluded.state, completed_bytes = excluded.completed_bytes,
         total_bytes = excluded.total_bytes, current_file = excluded.current_file,
         updated_at_ms = excluded.updated_at_ms, terminal_at_ms = excluded.terminal_at_ms,
-        error = excluded.error, error_code = excluded.error_code
+        error = excluded.error, error_code = excluded.error_code, note = excluded.note
 """  # noqa: S608 - built from literals only
 
 
@@ -168,6 +169,7 @@ class SqliteJobStore:
                 job.terminal_at_ms,
                 job.error,
                 job.error_code,
+                job.note,
                 *self._owner,
             ),
         )

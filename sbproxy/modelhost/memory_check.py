@@ -52,6 +52,7 @@ class MemoryCheck:
                 if refused is None:
                     break
             if refused is not None:
+                self.services.metrics.placement_rejected(refused.deployment, refused.code)
                 raise refused
 
     def _devices(self, newcomer: Newcomer) -> list[Device]:

@@ -37,6 +37,7 @@ class Prepared:
         self._done = done
         self._staged: dict[str, Deployment] = {}
         self._held_down: list[Deployment] = []
+        self._to_restore: list[Deployment] = []
         self._degraded: list[str] = []
         self._ended = False
 
@@ -101,7 +102,7 @@ class Prepared:
 
         async def one(name: str) -> None:
             async with slots:
-                await self._staged[name].start()
+                await self._staged[name].start("warm")
 
         names = list(names)
         results = await asyncio.gather(*(one(name) for name in names), return_exceptions=True)
@@ -117,6 +118,9 @@ class Prepared:
             old = self._roster.deployments[name]
             old.suspended = True
             self._held_down.append(old)
+            # What somebody else is stopping already is not ours to bring back.
+            if old.machine.state != "draining":
+                self._to_restore.append(old)
         await asyncio.gather(*(old.stop("reload") for old in self._held_down))
 
     def _publish(self) -> CommitReport:
@@ -133,10 +137,11 @@ class Prepared:
     async def _roll_back(self) -> None:
         """Stop what was staged, then restore what a recreate rollout had stopped. A restore can fail; that is logged
         and visible in the status, and the first error stays the one that is raised."""
-        await asyncio.gather(*(new.stop("reload") for new in self._staged.values()))
+        # A drain that has begun cannot be taken back, so it is waited for.
+        await asyncio.gather(*(each.stop("reload") for each in (*self._staged.values(), *self._held_down)))
         for old in self._held_down:
             old.suspended = False
-        results = await asyncio.gather(*(old.start() for old in self._held_down), return_exceptions=True)
-        for old, error in zip(self._held_down, results, strict=True):
+        results = await asyncio.gather(*(old.start("restore") for old in self._to_restore), return_exceptions=True)
+        for old, error in zip(self._to_restore, results, strict=True):
             if error is not None:
                 log.error("%s could not be restored to generation %d: %s", old.id, old.generation, error)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from sbproxy.catalog.core.model import Catalog
 from sbproxy.modelhost.core.desired import Desired
-from sbproxy.modelhost.core.lifecycle import StopCause
+from sbproxy.modelhost.core.events import StopCause
 from sbproxy.modelhost.deployment import Deployment
 from sbproxy.modelhost.services import Services
 

@@ -9,6 +9,7 @@ from sbproxy.config.core.model_host import EngineConfig, ModelHostConfig
 from sbproxy.engines.driver import EngineDriver
 from sbproxy.errors.engines import EngineBlocked
 from sbproxy.modelhost.background import Background
+from sbproxy.modelhost.core.health import HealthPolicy
 from sbproxy.modelhost.core.lifecycle import RestartPolicy
 from sbproxy.modelhost.engine_supply import EngineSupply
 from sbproxy.modelhost.job_desk import JobDesk
@@ -19,7 +20,7 @@ from sbproxy.modelhost.residency import ReservationLedger
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Numbers that the documents leave open (contracts section 45). Seconds, except in the restart policy.
+    """Numbers that the documents leave open (contracts section 45). Seconds, but for what the policies count.
 
     ``readiness_s`` bounds the time from launch to the first healthy answer, and the wait of a request for a cold
     start unless its queue time-out is longer. ``stop_grace_s`` stands between TERM and KILL.
@@ -28,6 +29,7 @@ class Timings:
     readiness_s: float = 600.0
     stop_grace_s: float = 5.0
     restarts: RestartPolicy = field(default_factory=RestartPolicy)
+    health: HealthPolicy = field(default_factory=HealthPolicy)
 
 
 @dataclass(frozen=True, slots=True)

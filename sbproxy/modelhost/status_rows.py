@@ -43,7 +43,7 @@ def status_row(deployment: Deployment, ledger: ReservationLedger, availability: 
         port=process.endpoint.port if process else None,
         pid=process.pid if process else None,
         reason_code=reason,
-        job_id=deployment.job_id,
+        job_id=deployment.journal.job_id,
         last_error=detail,
         keep_alive_secs=config.keep_alive_secs,
         expires_at_ms=_expires_at_ms(deployment, now_ms),
@@ -67,9 +67,19 @@ async def measure(deployments: list[Deployment]) -> None:
 
 
 def resident_bytes(pid: int) -> int | None:
-    """Resident set of one process in bytes; None where the system does not tell through /proc."""
+    """Memory that one process holds, in bytes; None where the system does not tell through /proc.
+
+    The proportional set: a page that several engines map, such as a library's, counts once over all of them. Where
+    the kernel does not add it up, the resident set.
+    """
+    proc = Path(f"/proc/{pid}")
     try:
-        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+        for line in (proc / "smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, IndexError, ValueError):
+        pass
+    try:
+        return int((proc / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, IndexError, ValueError):
         return None
-    return pages * os.sysconf("SC_PAGE_SIZE")

@@ -5,6 +5,7 @@ No label names a node, a port or a path (contracts section 40).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import get_args
 
@@ -13,6 +14,9 @@ from prometheus_client.core import GaugeMetricFamily
 from sbproxy.devices.core.model import Device
 from sbproxy.modelhost.core.status import ReplicaState, StatusRow
 from sbproxy.observe.series import LabelBounds
+
+_LOADING: frozenset[ReplicaState] = frozenset({"assigned", "preparing", "failed"})
+"""States whose waiting callers wait for an engine, not for a permit of one (failed: for the scheduled restart)."""
 
 STATES: tuple[ReplicaState, ...] = get_args(ReplicaState)
 _PREFIX = "sbproxy_model_host"
@@ -36,8 +40,18 @@ def host_families(rows: list[StatusRow], bounds: LabelBounds) -> Iterator[GaugeM
             for state in STATES:
                 states.add_metric((deployment, engine, state), float(state in current))
     resident = sum(row.pid is not None for row in rows)
-    yield from (active, queued, states)
+    yield from (active, queued, states, _load_queues(rows, bounds))
     yield GaugeMetricFamily(f"{_PREFIX}_resident_models", "Engine processes that hold a model.", value=resident)
+
+
+def _load_queues(rows: list[StatusRow], bounds: LabelBounds) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(f"{_PREFIX}_load_queue_depth", "Requests that wait for a cold start.", labels=("model",))
+    waiting: Counter[str] = Counter()
+    for row in rows:
+        waiting[bounds.bound(_PREFIX, "model", row.model)] += row.queued_requests if row.state in _LOADING else 0
+    for model, depth in waiting.items():
+        family.add_metric((model,), depth)
+    return family
 
 
 def device_families(devices: Iterable[Device]) -> Iterator[GaugeMetricFamily]:

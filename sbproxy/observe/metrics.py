@@ -36,6 +36,9 @@ class Metrics(Collector):
         self._ready = Spread(f"{host}_time_to_ready_seconds", "Launch to ready.", ("engine", "model"), bounds)
         self._ensure_failures = Tally(f"{host}_ensure_failures", "Preparations that failed.", ("reason",), bounds)
         self._artifact_errors = Tally(f"{host}_artifact_errors", "Failed pulls.", ("artifact_error_kind",), bounds)
+        self._placements = Tally(
+            f"{host}_placement_rejections", "Found no place.", ("deployment", "placement_reason"), bounds
+        )
         self._evictions = Tally(f"{host}_evictions", "Engines stopped to make room.", ("reason",), bounds)
         self._fetched = Tally(f"{host}_weight_download_bytes", "Bytes fetched.", (), bounds)
         self._fetch_failures = Tally(f"{host}_weight_download_failures", "Downloads that failed.", (), bounds)
@@ -71,6 +74,7 @@ class Metrics(Collector):
             self._launches,
             self._ensure_failures,
             self._artifact_errors,
+            self._placements,
             self._evictions,
             self._fetched,
             self._fetch_failures,
@@ -108,6 +112,9 @@ class Metrics(Collector):
 
     def artifact_error(self, kind: str) -> None:
         self._artifact_errors.add(kind)
+
+    def placement_rejected(self, deployment: str, reason: str) -> None:
+        self._placements.add(deployment, reason)
 
     def evicted(self, reason: str) -> None:
         self._evictions.add(reason)

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sbproxy.catalog.core.model import CatalogFile, ModelId
+from sbproxy.catalog.core.identity import artifact_digest
+from sbproxy.catalog.core.model import Attention, CatalogFile, ModelId
 from sbproxy.catalog.core.parameters import parameter_count
-from sbproxy.catalog.document import builtin_catalog, catalog_index, parse_catalog, read_catalog
+from sbproxy.catalog.document import builtin_catalog, parse_catalog, read_catalog
 from sbproxy.errors.catalog import CatalogInvalid, CatalogUnreadable
 from sbproxy.errors.config import Problem
 
@@ -66,6 +67,22 @@ CASES = [
     (document(variant(), hf_token="hf_secret"), f"{M}.hf_token", "never the token itself"),
     (document(variant(), hf_repo="Org/Repo"), f"{M}.hf_repo", "is not supported by this version"),
     (document(variant(), licence="mit"), f"{M}.licence", "unknown key; did you mean 'license'?"),
+    (document(variant(), attention={"layers": 1, "kv_heads": 1}), f"{M}.attention.head_dim", "required and missing"),
+    (
+        document(variant(), attention={"layers": 0, "kv_heads": 1, "head_dim": 1}),
+        f"{M}.attention.layers",
+        "greater than 0",
+    ),
+    (
+        document(variant(), attention={"layers": 65_537, "kv_heads": 1, "head_dim": 1}),
+        f"{M}.attention.layers",
+        "at most 65536",
+    ),
+    (
+        document(variant(), attention={"layers": 1, "kv_heads": 1, "head_dim": 1, "heads": 1}),
+        f"{M}.attention.heads",
+        "unknown key",
+    ),
     (document(variant(), variant()), "models.m.variants[1].id", '"v" is already variants[0]'),
     (document(variant(engines=[])), f"{V}.engines", "at least 1"),
     (document(variant(engines=["lama_cpp"])), f"{V}.engines[0]", "did you mean 'llama_cpp'"),
@@ -184,7 +201,6 @@ def test_an_operators_document(tmp_path: Path) -> None:
     assert model.hf_token == "${TOKEN}"
     assert "TOKEN" not in repr(model)
     assert model.variants[0].files == (CatalogFile("m.gguf", SHA, 1),)
-    assert catalog_index(path) == {"m": ("v", "p")}
 
 
 def test_loopback_http_and_members_are_accepted() -> None:
@@ -214,7 +230,8 @@ def test_builtin_entries() -> None:
         "llama-3.1-8b-instruct",
         "qwen2.5-0.5b-instruct",
     ]
-    assert catalog_index(None)["qwen2.5-0.5b-instruct"] == ("q4_k_m", "bf16")
+    variants = catalog.models[ModelId("qwen2.5-0.5b-instruct")].variants
+    assert [str(each.id) for each in variants] == ["q4_k_m", "bf16"]
 
 
 def test_the_starter_model() -> None:
@@ -263,3 +280,22 @@ def test_parameter_counts(text: str, count: int) -> None:
 def test_text_that_is_no_count(text: str) -> None:
     with pytest.raises(ValueError, match="must be a count"):
         parameter_count(text)
+
+
+def test_attention_is_optional_and_no_part_of_an_identity() -> None:
+    figures = {"layers": 30, "kv_heads": 3, "head_dim": 64}
+    told = parse_catalog(document(variant(), attention=figures), file="c.yml", origin="c.yml").models[ModelId("m")]
+    silent = parse_catalog(document(variant()), file="c.yml", origin="c.yml").models[ModelId("m")]
+    assert (told.attention, silent.attention) == (Attention(30, 3, 64), None)
+    assert artifact_digest("r1", told, told.variants[0]) == artifact_digest("r1", silent, silent.variants[0])
+
+
+def test_every_built_in_model_tells_what_its_cache_costs() -> None:
+    figures = {str(name): entry.attention for name, entry in builtin_catalog().models.items()}
+    assert figures == {
+        "smollm2-135m-instruct": Attention(30, 3, 64), "gemma-3-270m": Attention(18, 1, 256),
+        "qwen3-32b": Attention(64, 8, 128), "qwen3-30b-a3b": Attention(48, 4, 128),
+        "qwen3-14b": Attention(40, 8, 128), "qwen3-8b": Attention(36, 8, 128),
+        "gpt-oss-20b": Attention(24, 8, 64), "llama-3.1-8b-instruct": Attention(32, 8, 128),
+        "qwen2.5-0.5b-instruct": Attention(24, 2, 64),
+    }  # fmt: skip

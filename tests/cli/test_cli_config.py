@@ -88,6 +88,21 @@ def test_validate_checks_names_against_the_catalog(tmp_path: Path) -> None:
     assert "sb.yml:6" in ran.err
 
 
+def test_validate_tells_a_catalog_that_is_not_there_with_the_rest(tmp_path: Path) -> None:
+    path = tmp_path / "sb.yml"
+    path.write_text("proxy:\n  prt: 1\n  model_host:\n    catalog_file: none.yml\n")
+    answer = json.loads(sbproxy("validate", str(path), "--format", "json").out)
+    assert answer["code"] == "config_invalid"
+    assert [(each["line"], each["path"]) for each in answer["problems"]] == [
+        (2, "proxy.prt"),
+        (4, "proxy.model_host.catalog_file"),
+    ]
+    (tmp_path / "none.yml").write_text("schema_version: 2\nmodels: {}\n")
+    (own, foreign) = json.loads(sbproxy("validate", str(path), "--format", "json").out)["problems"]
+    assert (own["file"], own["path"]) == (str(path), "proxy.prt")
+    assert (foreign["file"], foreign["path"]) == (str(tmp_path / "none.yml"), "catalog_revision")
+
+
 def test_validate_a_missing_file() -> None:
     ran = sbproxy("validate", "/nowhere/sb.yml")
     assert (ran.code, ran.out) == (2, "")
@@ -156,6 +171,25 @@ def test_doctor_text_has_its_blocks_in_order(good: Path) -> None:
     ]  # fmt: skip
     assert "hf_very_secret" not in ran.out
     assert "a token is set" in ran.out
+
+
+def test_doctor_blames_only_engines_that_are_asked_for(good: Path, tmp_path: Path) -> None:
+    text = good.read_text()
+    block = "  model_host:\n    engines: {llama_cpp: {path: /nowhere/llama-server}}\n"
+    good.write_text(text[: text.index("  model_host:")] + block)
+    serving = json.loads(sbproxy("doctor", str(good), "--format", "json", env=HUB).out)["local_serving"]
+    assert serving["ready"] is False
+    (blocker,) = serving["blockers"]
+    assert blocker.startswith("llama_cpp: ")
+
+
+def test_doctor_sees_an_unsafe_argument(good: Path) -> None:
+    good.write_text(good.read_text().replace("smollm2-135m-instruct", "smollm2-135m-instruct, extra_args: [--host, x]"))
+    report = json.loads(sbproxy("doctor", str(good), "--format", "json", env=HUB).out)
+    (entry,) = report["serve_entries"]
+    assert (entry["engine"], entry["runnable"]) == ("llama_cpp", False)
+    assert entry["blocker"].startswith("extra_args[0]: '--host' is not allowed")
+    assert report["local_serving"]["ready"] is False
 
 
 def test_doctor_exit_codes(good: Path, bad: Path) -> None:

@@ -72,6 +72,32 @@ def test_the_list_is_readable_at_80_columns(width: int) -> None:
         assert all(cell in whole for cell in row), "a cell was cut"
 
 
+@pytest.mark.parametrize("width", [40, 60])
+def test_a_list_that_fits_no_more_becomes_paragraphs(width: int) -> None:
+    lines = table_lines(LIST_HEADER, ROWS, right=RIGHT, width=width)
+    assert all(len(line) <= width for line in lines)
+    assert [line for line in lines if not line.startswith(" ")] == [row[0] for row in ROWS]
+    whole = "\n".join(lines)
+    for row in ROWS:
+        assert all(f"{header} {cell}" in whole for header, cell in zip(LIST_HEADER[1:], row[1:], strict=True))
+
+
+def test_an_outline_goes_on_deeper_on_a_terminal_only(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "  archive: incomplete pin, another build needs its version and the sha256 of its release archive"
+    output.outline("engines", text)
+    assert capsys.readouterr().out == f"engines\n{text}\n"
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "60")
+    output.outline("engines", text)
+    assert capsys.readouterr().out == (
+        "engines\n"
+        "  archive: incomplete pin, another build needs its version\n"
+        "      and the sha256 of its release archive\n"
+    )
+
+
 def test_a_long_last_column_wraps_between_words() -> None:
     reason = "crash_loop: the engine ended five times within a minute and is held until it is reset by an operator"
     lines = table_lines(("DEPLOYMENT", "REASON"), [("local", reason)], right=frozenset(), width=40)

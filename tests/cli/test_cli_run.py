@@ -119,7 +119,8 @@ def test_the_banner_is_in_the_order_of_section_11() -> None:
         "export OPENAI_API_KEY=local",
         (
             "Try: curl http://127.0.0.1:8080/v1/chat/completions -H 'content-type: application/json'"
-            ' -d \'{"model": "tiny", "messages": [{"role": "user", "content": "hello"}]}\''
+            ' -d \'{"model": "tiny", "messages": [{"role": "user",'
+            ' "content": "Complete the sentence: The capital of France is"}]}\''
         ),
     ]
 
@@ -128,6 +129,13 @@ def test_the_curl_line_is_one_shell_command_whatever_the_name() -> None:
     words = shlex.split(plan(alias='it\'s $(x) "q"').banner()[-1].removeprefix("Try: "))
     assert words[0] == "curl"
     assert json.loads(words[-1])["model"] == 'it\'s $(x) "q"'
+
+
+def test_the_readiness_check_asks_for_one_token() -> None:
+    assert plan().probe() == (
+        "/v1/chat/completions",
+        {"model": "tiny", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 1},
+    )
 
 
 def test_an_embedding_model_is_asked_for_an_embedding() -> None:

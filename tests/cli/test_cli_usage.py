@@ -36,7 +36,9 @@ def test_version_line(argv: list[str]) -> None:
     [
         ["--locked"],
         ["serve", "--request-log-level", "debug"],
-        ["serve", "--grace-time", "5"],
+        ["serve", "--grace-time", "-1"],
+        ["serve", "--grace-time", "5", "--shutdown-grace-ms", "5"],
+        ["models", "list", "--grace-time", "5"],
         ["--disable-sb-flags"],
         ["doctor", "--strict"],
         ["models", "lock"],
@@ -85,6 +87,8 @@ def test_a_misspelt_command_is_read_as_a_path_with_a_hint() -> None:
     assert ran.code == 1
     assert "did you mean 'sbproxy models'?" in ran.err
     assert "modles: there is no such file" in ran.err
+    assert "there is no command 'bogus'; see 'sbproxy --help'" in sbproxy("bogus").err
+    assert "no command" not in sbproxy("conf/sb.yml").err
 
 
 def test_hash_password_from_stdin() -> None:

@@ -6,14 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from sbproxy.catalog.document import catalog_index
 from sbproxy.config.cache_root import SYSTEM_ROOT, cache_root, writable
 from sbproxy.config.core.changes import restart_required
 from sbproxy.config.core.document import SbConfig
 from sbproxy.config.core.provider_catalog import base_url
 from sbproxy.config.load import load_file, load_text
-from sbproxy.config.validate import check_references, validate_file
-from sbproxy.errors.catalog import CatalogInvalid, CatalogUnreadable
 from sbproxy.errors.config import ConfigInvalid, ConfigUnreadable, EnvironmentInvalid
 
 
@@ -49,67 +46,6 @@ def test_the_catalog_file_is_found_from_the_file(tmp_path: Path, monkeypatch: py
     monkeypatch.chdir(tmp_path)
     loaded = load_file(Path("sb.yml"), {})
     assert loaded.config.proxy.model_host.catalog_file == str(tmp_path / "c.yml")
-    with pytest.raises(CatalogUnreadable, match=r"c\.yml: No such file"):
-        validate_file(path, {}, catalog_index)
-    (tmp_path / "c.yml").write_text("schema_version: 2\n")
-    with pytest.raises(CatalogInvalid, match="catalog_revision: this key is required"):
-        validate_file(path, {}, catalog_index)
-
-
-def test_names_that_the_catalog_lacks(tmp_path: Path) -> None:
-    path = tmp_path / "sb.yml"
-    path.write_text(
-        "proxy:\n"
-        "  model_host:\n"
-        "    deployments:\n"
-        "      a:\n"
-        "        model: smollm2-135m-instruc\n"
-        "      b: {model: qwen2.5-0.5b-instruct, variant: q4_k_s}\n"
-        "      c: {model: qwen2.5-0.5b-instruct, variant: q4_k_m}\n"
-    )
-    with pytest.raises(ConfigInvalid) as caught:
-        validate_file(path, {}, catalog_index)
-    first, second = (problem.text().removeprefix(f"{path}:") for problem in caught.value.problems)
-    assert first == (
-        '5: proxy.model_host.deployments.a.model: there is no model "smollm2-135m-instruc" in the catalog;'
-        " did you mean 'smollm2-135m-instruct'?"
-    )
-    assert second == (
-        '6: proxy.model_host.deployments.b.variant: model qwen2.5-0.5b-instruct has no variant "q4_k_s";'
-        " did you mean 'q4_k_m'? allowed: q4_k_m, bf16"
-    )
-    loaded = load_file(path, {})
-    with pytest.raises(ConfigInvalid, match="no exact variants of this model"):
-        check_references(loaded, {"smollm2-135m-instruc": (), "qwen2.5-0.5b-instruct": ("q4_k_s", "q4_k_m")})
-
-
-def test_names_that_the_catalog_lacks_are_reported_with_all_the_rest(tmp_path: Path) -> None:
-    path = tmp_path / "sb.yml"
-    path.write_text(
-        "proxy:\n  prt: 1\n  model_host:\n    deployments:\n      a: {model: nothing-here}\n      b: {model: 5}\n"
-    )
-    with pytest.raises(ConfigInvalid) as caught:
-        validate_file(path, {}, catalog_index)
-    assert [problem.path for problem in caught.value.problems] == [
-        "proxy.prt",
-        "proxy.model_host.deployments.a.model",
-        "proxy.model_host.deployments.b.model",
-    ]
-
-
-def test_a_wrong_document_is_told_before_a_wrong_catalog(tmp_path: Path) -> None:
-    path = tmp_path / "sb.yml"
-    path.write_text("proxy: {model_host: {catalog_file: none.yml}, prt: 1}\n")
-    with pytest.raises(ConfigInvalid, match="prt"):
-        validate_file(path, {}, catalog_index)
-
-
-def test_validate_needs_no_secret(tmp_path: Path) -> None:
-    path = tmp_path / "sb.yml"
-    path.write_text("proxy: {admin: {password: ${UNSET}}}\n")
-    assert validate_file(path, {}, catalog_index).secrets_resolved is False
-    with pytest.raises(ConfigInvalid, match="'UNSET' is not set"):
-        load_file(path, {})
 
 
 def config(text: str) -> SbConfig:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sbproxy.config.load import load_text
 from sbproxy.errors.config import ConfigInvalid, Problem
@@ -214,6 +216,8 @@ CASES = [
     (providers("- {name: x, base_url: 'http://[::ffff:127.0.0.1]/v1'}"), 7, f"{P}[0].base_url", "private or loopback"),
     (providers("- {name: x, base_url: 'http://169.254.169.254/v1'}"), 7, f"{P}[0].base_url", "private or loopback"),
     (providers("- {name: x, base_url: 'http://2130706433/v1'}"), 7, f"{P}[0].base_url", "in its usual form"),
+    (providers("- {name: openai, api_key: 'sk key'}"), 7, f"{P}[0].api_key", "printable ASCII without spaces"),
+    (providers("- {name: openai, api_key: sk-é}"), 7, f"{P}[0].api_key", "printable ASCII without spaces"),
     # secrets
     (admin("password: ${UNSET}"), 3, "proxy.admin.password", "environment variable 'UNSET' is not set"),
     (admin("password: env:UNSET"), 3, "proxy.admin.password", "environment variable 'UNSET' is not set"),
@@ -274,6 +278,107 @@ def test_a_wrong_value_is_not_reported_again_by_the_rules_that_look_at_it() -> N
         f"{D}.modle",
         f"{P}[1].base_url",
         f"{P}[2].provider_type",
+    ]
+
+
+E = "proxy.model_host.engines.vllm"
+A = "proxy.admin"
+ENGINE = {
+    f"{E}.version": "version: latest",
+    f"{E}.sha256": "sha256: zz",
+    f"{E}.image": "image: foo:latest",
+    f"{E}.path": 'path: ""',
+    f"{E}.acceleration": "acceleration: rocm",
+    f"{E}.imagge": "imagge: x",
+    f"{E}.shm_size_gib": "shm_size_gib: 2",
+}
+DEPLOYMENT = {
+    f"{D}.model": "model: 5",
+    f"{D}.replicas": "replicas: 2",
+    f"{D}.spread_by": "spread_by: [z]",
+    f"{D}.required_labels.a": 'required_labels: {a: ""}',
+    f"{D}.pull": "pull: often",
+    f"{D}.engine": "engine: vllm",
+    f"{D}.cold_start": "cold_start: fallback",
+    f"{D}.maxcontext": "maxcontext: 1",
+}
+ADMIN = {
+    f"{A}.port": "port: 8080",
+    f"{A}.password": "bind: 0.0.0.0",
+    f"{A}.username": "username: 5",
+    f"{A}.cors_origins[1]": "cors_origins: [https://a.example, x]",
+    f"{A}.allow_ips[0]": "allow_ips: [localhost]",
+    f"{A}.operators[1].password": "operators: [{username: 1, password: p}, {username: o}]",
+    f"{A}.ratelimit": "ratelimit: 1",
+}
+PROVIDER = {
+    f"{P}[0].name": "name: 5",
+    f"{P}[0].base_url": "base_url: 'ftp://a.example'",
+    f"{P}[0].deployment": "deployment: d",
+    f"{P}[0].default_model": "models: [a], default_model: b",
+    f"{P}[0].api_key": "api_key: 'sk key'",
+    f"{P}[0].timeout_ms": "timeout_ms: 0",
+    f"{P}[0].weight": "weight: 2",
+}
+
+
+def flow(lines: tuple[str, ...]) -> str:
+    return "{" + ", ".join(lines) + "}"
+
+
+BLOCKS = {
+    "engine": (ENGINE, lambda *lines: host("engines: {vllm: " + flow(lines) + "}")),
+    "deployment": (DEPLOYMENT, lambda *lines: host("deployments: {d: " + flow(lines) + "}")),
+    "admin": (ADMIN, lambda *lines: admin("enabled: true", *lines)),
+    "provider": (PROVIDER, lambda *lines: providers("- " + flow(lines))),
+}
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+@given(data=st.data())
+def test_no_problem_hides_another_of_the_same_block(block: str, data: st.DataObject) -> None:
+    wrong, document = BLOCKS[block]
+    chosen = data.draw(st.lists(st.sampled_from(sorted(wrong)), unique=True, min_size=1))
+    found = {problem.path for problem in problems(document(*(wrong[path] for path in chosen)))}
+    assert set(chosen) <= found
+
+
+def test_a_key_that_is_missing_hides_no_rule_of_its_block() -> None:
+    text = host("deployments: {d: {modle: m, replicas: 2, tensor_parallel: 2}}")
+    reasons = [(p.path, p.reason.partition(" is not")[0]) for p in problems(text)]
+    assert reasons == [
+        (f"{D}.model", "this key is required and missing"),
+        (f"{D}.modle", "unknown key"),
+        (f"{D}.replicas", "more than one replica needs a variant, or heterogeneous_variants: true"),
+        (f"{D}.replicas", "more than one replica"),
+        (f"{D}.tensor_parallel", "tensor parallelism"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "paths"),
+    [
+        # A rule that reads a wrong value is silent, because its finding may only follow from that value.
+        (host("engines: {vllm: {launch: contaner, image: 'x:1'}}"), [E, f"{E}.image", f"{E}.launch"]),
+        (host("engines: {vllm: {launch: container, imagee: 'x:1'}}"), [E, f"{E}.imagee", f"{E}.launch"]),
+        (admin("enabled: true", "bind: 0.0.0.0", "password: [x]"), [f"{A}.password"]),
+        (admin("enabled: 1", "bind: 0.0.0.0", "port: 8080"), [f"{A}.enabled"]),
+        (admin("operators: [{username: 5, password: p}, {username: x, password: p}]"), [f"{A}.operators[0].username"]),
+        (providers("- {name: openai, models: 5, default_model: b}"), [f"{P}[0].models"]),
+        (providers("- {nam: x}", "- {name: x, base_url: 'https://a.example'}"), [f"{P}[0].name", f"{P}[0].nam"]),
+        ("origins: {a: {action: {type: ai_proxy, providers: {}}}}\n", ["origins.a.action.providers"]),
+        (host("cache: {budget_gib: .nan}"), ["proxy.model_host.cache.budget_gib"]),
+    ],
+)
+def test_what_only_follows_from_a_wrong_value_is_not_told(text: str, paths: list[str]) -> None:
+    assert sorted(p.path for p in problems(text)) == sorted(paths)
+
+
+def test_indexes_are_those_of_the_text() -> None:
+    text = providers("- 5", "- {name: openai}", "- {name: openai}")
+    assert [(p.path, p.reason) for p in problems(text)] == [
+        (f"{P}[0]", "expected a mapping, found a whole number"),
+        (f"{P}[2].name", '"openai" is already the name of providers[1]; names must differ'),
     ]
 
 

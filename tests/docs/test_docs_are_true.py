@@ -20,6 +20,7 @@ from sbproxy.config.core.origins import AiProxyAction, OriginConfig, ProviderCon
 from sbproxy.config.load import load_text
 from sbproxy.config.schema import schema
 from sbproxy.engines.core.extra_args import ALLOWED
+from support.config_uses import remark
 
 ROOT = Path(__file__).resolve().parents[2]
 DEFINITIONS = schema()["$defs"]
@@ -55,8 +56,9 @@ def default_of(field: FieldInfo) -> str:
 def key_table(path: str, model: type[BaseModel]) -> str:
     rows = [f"### `{path}`", "", "| key | default | meaning |", "|---|---|---|"]
     for name, field in model.model_fields.items():
-        meaning = meaning_of(model, name).replace("|", "\\|").replace("\n", " ")
-        rows.append(f"| `{name}` | {default_of(field)} | {meaning} |")
+        meaning = f"{meaning_of(model, name)} {remark(path, model, name)}".strip()
+        shown = meaning.replace("|", "\\|").replace("\n", " ")
+        rows.append(f"| `{name}` | {default_of(field)} | {shown} |")
     return "\n".join(rows)
 
 
@@ -86,6 +88,31 @@ def test_the_key_tables_of_configuration_md_are_those_of_the_models() -> None:
     if os.environ.get("UPDATE_SNAPSHOTS") == "1":
         page.write_text(wanted)
     assert page.read_text() == wanted, "run this test with UPDATE_SNAPSHOTS=1"
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "expected"),
+    [
+        ("proxy.model_host", "store_path", "(not in this version)"),
+        ("proxy.model_host", "authority", "(not in this version: `admin_managed`, `cluster_authority`)"),
+        ("proxy.model_host", "handoff_timeout_ms", "(only `60000` in this version)"),
+        ("proxy.model_host", "safety_margin", ""),
+        ("proxy.model_host.cache", "budget_gib", "(not in this version)"),
+        ("proxy.model_host.cache", "directory", ""),
+        ("proxy.model_host.engines.NAME", "launch", "(not in this version: `container`, `uv`)"),
+        ("proxy.model_host.engines.NAME", "image", "(not in this version)"),
+        ("proxy.model_host.engines.NAME", "shm_size_gib", "(not in this version)"),
+        ("proxy.model_host.engines.NAME", "sha256", ""),
+        ("proxy.model_host.deployments.ID", "replicas", "(only `1` in this version)"),
+        ("proxy.model_host.deployments.ID", "tensor_parallel", "(only `1` in this version)"),
+        ("proxy.model_host.deployments.ID", "cold_start", "(not in this version: `fallback`)"),
+        ("proxy.model_host.deployments.ID", "warm", ""),
+        ("proxy.model_host.deployments.ID", "model", ""),
+        ("origins.HOST.action.providers[]", "timeout_ms", ""),
+    ],
+)
+def test_what_this_version_lacks_is_found_by_asking_the_loader(path: str, name: str, expected: str) -> None:
+    assert remark(path, BLOCKS[path], name) == expected
 
 
 def test_every_key_has_a_meaning() -> None:

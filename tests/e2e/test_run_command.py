@@ -53,7 +53,7 @@ def banner(process: subprocess.Popen[str]) -> list[str]:
     return lines
 
 
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_run_answers_and_cleans_up(tmp_path: Path, ending: signal.Signals) -> None:
     port = free_port()
     process = start(tmp_path, "--port", str(port))

@@ -325,6 +325,25 @@ def test_nothing_to_be_had_is_blocked_and_says_each_why(drive: Any) -> None:
         driver.acquire(quiet)
 
 
+@pytest.mark.parametrize(
+    ("host", "config", "needs"),
+    [
+        (LINUX, {"version": "b9905"}, "b9905 needs engines.llama_cpp.sha256 of its release archive"),
+        (HostPlatform("Darwin", "arm64"), {}, "another build needs engines.llama_cpp.version and sha256"),
+        (HostPlatform("Linux", "aarch64", (2, 36)), {}, "another build needs engines.llama_cpp.version and sha256"),
+        (HostPlatform("Linux", "x86_64", (2, 31)), {"version": "b10434"}, "b10434 needs engines.llama_cpp.sha256"),
+    ],
+)
+def test_an_incomplete_pin_says_what_works(drive: Any, host: HostPlatform, config: dict[str, str], needs: str) -> None:
+    found = drive(host=host, **config).availability()
+    assert found.state == "blocked"
+    assert "knows the digest of b10434 alone (Linux x86_64, glibc 2.35 or newer)" in found.reason
+    assert needs in found.reason
+    assert "or engines.llama_cpp.path of an installed llama-server" in found.reason
+    assert len(found.reason) <= 500
+    assert all(len(option.detail) <= 300 for option in found.options)
+
+
 def test_launch_by_container_is_blocked(drive: Any) -> None:
     driver = drive(launch="container")
     assert driver.availability().state == "blocked"

@@ -70,6 +70,28 @@ def test_prompt_cache_is_bounded_and_threads_are_said() -> None:
     assert value(words, "--threads") == "3"
 
 
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (NEW, ["--load-mode", "none"]),
+        (OLD, ["--load-mode", "none"]),
+        (build("b10434", "--load-mode"), ["--no-mmap"]),
+        (build("b10434", "--load-mode", "--no-mmap", "--mmap"), []),
+    ],
+)
+def test_weights_on_the_cpu_are_held_once(flags: Flags, said: list[str]) -> None:
+    told = {"--load-mode", "none", "--no-mmap", "--mmap", "--mlock"}
+    assert [word for word in argv(flags) if word in told and word != "none"] == said[:1]
+    assert said == [] or said == argv(flags)[argv(flags).index(said[0]) :][: len(said)]
+    assert not told.intersection(argv(flags, device="cuda"))
+
+
+@pytest.mark.parametrize("extra", [("--mmap",), ("--mlock",), ("--load-mode", "mmap"), ("-lm", "dio")])
+def test_an_operators_way_to_load_replaces_ours(extra: tuple[str, ...]) -> None:
+    words = argv(NEW, extra_args=extra)
+    assert value(words, "--load-mode") != "none"
+
+
 def test_hygiene() -> None:
     words = argv()
     assert {"--no-ui", "--metrics", "--slots", "--offline", "--no-mmproj-auto", "--jinja"} <= set(words)

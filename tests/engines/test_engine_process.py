@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import json
 import os
+import resource
 import signal
 import stat
 import urllib.request
@@ -100,6 +101,56 @@ def ask(engine: LoopbackEngine, path: str, body: dict[str, Any] | None = None, k
 
 
 # -- the contract, on both
+
+
+@pytest.mark.parametrize("kind", ["fake", REAL])
+async def test_health_of_a_running_a_stopped_and_a_dead_process(benches: Any, kind: str) -> None:
+    bench: Bench = await benches(kind)
+    engine = await bench.launch()
+    await engine.wait_ready(60)
+    assert await engine.healthy(5)
+    os.kill(engine.pid, signal.SIGSTOP)
+    assert not await engine.healthy(0.3)
+    os.kill(engine.pid, signal.SIGCONT)
+    assert await engine.healthy(5)
+    os.kill(engine.pid, signal.SIGSTOP)
+    assert (await engine.stop(0)).kind is ExitKind.STOPPED
+    assert not fake_engine.alive(engine.pid)
+    assert not await engine.healthy(5)
+
+
+@pytest.mark.real_engine
+async def test_a_real_engine_answers_for_its_health_while_it_works(benches: Any) -> None:
+    bench: Bench = await benches("real")
+    engine = await bench.launch(context_tokens=1024)
+    await engine.wait_ready(60)
+    words = {"prompt": "the sea is blue and deep " * 120, "n_predict": 200, "ignore_eos": True}
+    working = asyncio.gather(*(asyncio.to_thread(ask, engine, "/completion", words) for _ in range(2)))
+    answers = []
+    while not working.done():
+        answers.append(await engine.healthy(5))
+        await asyncio.sleep(0.05)
+    await working
+    assert len(answers) > 5
+    assert all(answers)
+
+
+async def test_a_daemon_without_descriptors_blames_no_engine(benches: Any) -> None:
+    bench: Bench = await benches("fake")
+    engine = await bench.launch()
+    await engine.wait_ready(60)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.dup(0)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
+    try:
+        answered = await engine.healthy(5)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert answered
+    os.kill(engine.pid, signal.SIGKILL)
+    await engine.exited
+    assert not await engine.healthy(5)
 
 
 @pytest.mark.parametrize("kind", ["fake", REAL])
@@ -407,7 +458,7 @@ async def test_check_refuses_before_launch(benches: Any) -> None:
         check(artifact("gguf"), dataclasses.replace(bench.spec, kv_quant="int8"), without)
 
 
-async def test_acceleration_binds_the_plan(tmp_path: Path) -> None:
+def test_acceleration_binds_the_plan(tmp_path: Path) -> None:
     program = fake_engine.install(tmp_path / "fake")
     driver = LlamaCppDriver(
         EngineConfig(path=str(program), acceleration="cpu"),

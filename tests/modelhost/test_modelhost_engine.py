@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import time
@@ -16,6 +17,7 @@ from sbproxy.engines.llama_cpp import LlamaCppDriver
 from sbproxy.engines.ownership import OwnershipLedger
 from sbproxy.errors.engines import EngineLaunchFailed
 from sbproxy.errors.modelhost import AdmissionRejected
+from sbproxy.modelhost.core.health import HealthPolicy
 from sbproxy.modelhost.core.lifecycle import RestartPolicy
 from sbproxy.modelhost.host import ModelHost
 from sbproxy.modelhost.job_store import SqliteJobStore
@@ -26,7 +28,10 @@ from support.model_host_parts import Counts, FixedDevices, MemoryStore, catalog,
 pytestmark = pytest.mark.e2e
 
 TIMINGS = Timings(
-    readiness_s=10, stop_grace_s=1, restarts=RestartPolicy(first_ms=20, longest_ms=50, limit=3, stable_after_ms=60_000)
+    readiness_s=10,
+    stop_grace_s=1,
+    restarts=RestartPolicy(first_ms=20, longest_ms=50, limit=3, stable_after_ms=60_000),
+    health=HealthPolicy(period_s=0.1, retry_s=0.05, timeout_s=0.3, misses=3),
 )
 
 
@@ -119,6 +124,33 @@ async def test_kill_9_of_the_engine_heals_and_leaks_nothing(real: Real) -> None:
     [other] = real.running()
     assert other.pid != engine.pid
     assert real.host.status()[0].active_requests == 0
+
+
+async def test_an_engine_that_hangs_is_killed_and_replaced(real: Real) -> None:
+    await real.apply(chat={"warm": True})
+    permit = await real.host.acquire("chat", "standard")
+    [engine] = real.running()
+    os.kill(engine.pid, signal.SIGSTOP)
+    await eventually(lambda: real.host.status()[0].stop_cause == "unresponsive")
+    await eventually(lambda: not fake_engine.alive(engine.pid))
+    with contextlib.suppress(AdmissionRejected):  # the rest of the kill may still be under way
+        (await real.host.acquire("chat", "standard")).release()
+    await eventually(lambda: real.state() == "ready")
+    [other] = real.running()
+    assert other.pid != engine.pid
+    permit.release()
+    assert real.host.status()[0].active_requests == 0
+
+
+async def test_an_engine_that_pauses_for_less_than_that_lives(real: Real) -> None:
+    await real.apply(chat={"warm": True})
+    [engine] = real.running()
+    os.kill(engine.pid, signal.SIGSTOP)
+    await asyncio.sleep(0.5)  # at least one missed check, at most two
+    os.kill(engine.pid, signal.SIGCONT)
+    await asyncio.sleep(1.2)
+    assert [each.pid for each in real.running()] == [engine.pid]
+    assert real.state() == "ready"
 
 
 @pytest.mark.parametrize(("mode", "verdict"), [("bad_file", "bad_file"), ("oom_exit", "out_of_memory")])

@@ -21,7 +21,7 @@ from sbproxy.modelhost.core.jobs import LEGAL_MOVES, TERMINAL, IllegalMove, JobI
 from sbproxy.modelhost.core.ulid import MonotonicUlids, encode, is_ulid
 from sbproxy.modelhost.job_desk import JobDesk
 from sbproxy.modelhost.job_feed import EVENTS_PER_JOB, FOLLOWER_BACKLOG, JOBS_REPLAYED, Gap, JobEvent, JobFeed
-from sbproxy.modelhost.job_store import KEEP_FINISHED, KEEP_FINISHED_MS, SqliteJobStore, process_start
+from sbproxy.modelhost.job_store import KEEP_FINISHED, KEEP_FINISHED_MS, MIGRATIONS, SqliteJobStore, process_start
 
 ULIDS = MonotonicUlids()
 
@@ -197,9 +197,30 @@ def test_history_is_pruned_by_age_and_number(store_path: Path) -> None:
 def test_a_newer_version_of_the_file_is_numbered(store_path: Path) -> None:
     SqliteJobStore(store_path).close()
     with sqlite3.connect(store_path) as db:
-        assert db.execute("PRAGMA user_version").fetchone() == (1,)
+        assert db.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),) == (2,)
         assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     db.close()
+
+
+def test_a_file_of_the_first_version_keeps_its_jobs(store_path: Path) -> None:
+    store_path.parent.mkdir(parents=True)
+    with sqlite3.connect(store_path) as db:
+        db.executescript(MIGRATIONS[0])
+        db.execute("PRAGMA user_version = 1")
+        db.execute(
+            "INSERT INTO jobs VALUES ('01ARZ3NDEKTSV4RRFFQ69G5FAV', 'stop', 'chat', 'ready', 0, NULL, NULL,"
+            " ?1, ?1, ?1, NULL, NULL, 1, 'x')",
+            (int(time.time() * 1000),),
+        )
+    db.close()
+    store = SqliteJobStore(store_path)
+    [old] = store.jobs()
+    assert (old.id, old.kind, old.state, old.note) == ("01ARZ3NDEKTSV4RRFFQ69G5FAV", "stop", "ready", None)
+    told = core.move(record("drain", old.created_at_ms), "ready", old.created_at_ms, note="Bearer s3cret was cut")
+    store.save(told)
+    assert store.get(told.id) == told
+    assert told.note == "Bearer [REDACTED] was cut"
+    store.close()
 
 
 def test_statements_take_under_a_millisecond(store_path: Path) -> None:

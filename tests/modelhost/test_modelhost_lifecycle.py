@@ -11,36 +11,40 @@ from hypothesis import strategies as st
 from sbproxy.engines.core.model import ExitKind, ExitVerdict
 from sbproxy.errors.artifacts import TransportFailed
 from sbproxy.errors.engines import EngineLaunchFailed
-from sbproxy.modelhost.core import lifecycle
-from sbproxy.modelhost.core.lifecycle import (
-    TABLE,
-    AdmitWaiters,
-    ArmKeepAlive,
+from sbproxy.modelhost.core import events, lifecycle
+from sbproxy.modelhost.core.events import (
     ArtifactVerified,
-    AwaitPermits,
-    CancelPreparation,
-    CancelRestart,
-    Command,
     DrainDeadlinePassed,
     DrainRequested,
     EngineExited,
     EngineReady,
     EngineStopped,
+    EngineUnresponsive,
     Event,
+    PermitsReturned,
+    PreparationFailed,
+    ResetRequested,
+    RestartDue,
+    StartRequested,
+    cause_of,
+)
+from sbproxy.modelhost.core.lifecycle import (
+    TABLE,
+    AdmitWaiters,
+    ArmKeepAlive,
+    AwaitPermits,
+    CancelPreparation,
+    CancelRestart,
+    Command,
     Failure,
     Generation,
     IllegalEvent,
     LaunchEngine,
-    PermitsReturned,
-    PreparationFailed,
     PrepareArtifact,
     RejectWaiters,
-    ResetRequested,
-    RestartDue,
     RestartPolicy,
     RevokePermits,
     ScheduleRestart,
-    StartRequested,
     StopEngine,
     step,
 )
@@ -48,6 +52,7 @@ from sbproxy.modelhost.core.status import ReplicaState
 
 POLICY = RestartPolicy()
 CRASH = ExitVerdict(ExitKind.CRASH, 1, "boom")
+HUNG = ExitVerdict(ExitKind.UNRESPONSIVE, None, "no answer")
 LAUNCH = EngineLaunchFailed("llama_cpp", "bad_file", "truncated")
 SAMPLES: dict[type[Event], Event] = {
     StartRequested: StartRequested(),
@@ -55,6 +60,7 @@ SAMPLES: dict[type[Event], Event] = {
     PreparationFailed: PreparationFailed(TransportFailed("hub", "reset")),
     EngineReady: EngineReady(),
     EngineExited: EngineExited(CRASH, 10),
+    EngineUnresponsive: EngineUnresponsive(HUNG, 10),
     DrainRequested: DrainRequested("operator"),
     PermitsReturned: PermitsReturned(),
     DrainDeadlinePassed: DrainDeadlinePassed(),
@@ -77,7 +83,7 @@ READY = play(Generation(), StartRequested(), ArtifactVerified(), EngineReady())[
 
 
 def test_samples_cover_every_event() -> None:
-    assert set(SAMPLES) == set(get_args(lifecycle.Event))
+    assert set(SAMPLES) == set(get_args(events.Event))
 
 
 @pytest.mark.parametrize("state", STATES)
@@ -133,7 +139,9 @@ def test_life_of_a_good_engine() -> None:
     now, commands = play(now, EngineStopped())
     assert (now.state, now.stop_cause, commands) == ("stopped", "keep_alive", [RevokePermits()])
     now, commands = play(now, StartRequested())
-    assert (now.state, now.stop_cause, commands) == ("assigned", None, [PrepareArtifact()])
+    assert (now.state, now.stop_cause, commands) == ("assigned", "keep_alive", [PrepareArtifact()])
+    assert play(now, ArtifactVerified())[0].stop_cause == "keep_alive"
+    assert play(now, ArtifactVerified(), EngineReady())[0].stop_cause is None
 
 
 def test_pulled_at_boot_and_not_started_is_cached() -> None:
@@ -161,6 +169,59 @@ def test_an_engine_that_dies_while_draining_is_stopped() -> None:
     assert (now.state, now.failure, commands) == ("stopped", None, [RevokePermits()])
 
 
+def test_a_hung_engine_is_ended_first_and_then_treated_as_crashed() -> None:
+    now, commands = play(READY, EngineUnresponsive(HUNG, 100_000))
+    assert (now.state, now.stop_cause, now.resident) == ("draining", "unresponsive", True)
+    assert commands == [RejectWaiters("engine_unhealthy"), RevokePermits(), StopEngine()]
+    assert play(now, StartRequested())[1] == [RejectWaiters("engine_unhealthy")]
+    now, commands = play(now, EngineStopped())
+    assert now.failure == Failure("engine_unhealthy", "unresponsive: no answer")
+    assert (now.state, now.restart_pending, now.stop_cause, now.lost) == ("failed", True, "unresponsive", None)
+    assert commands == [RejectWaiters("engine_unhealthy"), RevokePermits(), ScheduleRestart(500)]
+
+
+def test_an_engine_that_keeps_hanging_ends_in_a_crash_loop() -> None:
+    now = READY
+    lost = (EngineUnresponsive(HUNG, 10), EngineStopped())
+    for _ in range(4):
+        now, _ = play(now, *lost, RestartDue(), ArtifactVerified(), EngineReady())
+    now, commands = play(now, *lost)
+    assert now.failure is not None
+    assert (now.state, now.failure.hold) == ("failed", "crash_loop")
+    assert not any(isinstance(command, ScheduleRestart) for command in commands)
+
+
+def test_a_stop_of_a_hung_engine_wants_no_restart() -> None:
+    now, commands = play(READY, EngineUnresponsive(HUNG, 10), DrainRequested("operator"))
+    assert (now.state, now.stop_cause, commands) == ("draining", "operator", [])
+    now, commands = play(now, EngineStopped())
+    assert (now.state, now.failure, now.stop_cause, commands) == ("stopped", None, "operator", [RevokePermits()])
+
+
+def test_an_engine_that_hangs_while_it_drains_is_not_waited_for() -> None:
+    now, commands = play(READY, DrainRequested("reload"), EngineUnresponsive(HUNG, 10))
+    assert (now.state, now.stop_cause, commands) == ("draining", "reload", [RevokePermits(), StopEngine()])
+    assert play(now, EngineStopped())[0].state == "stopped"
+
+
+def test_the_log_names_a_cause_for_every_event() -> None:
+    causes = {type(event): cause_of(event) for event in SAMPLES.values()}
+    assert causes == {
+        StartRequested: "request", ArtifactVerified: "artifact_verified", PreparationFailed: "transport_failed",
+        EngineReady: "engine_ready", EngineExited: "crash", EngineUnresponsive: "unresponsive",
+        DrainRequested: "operator", PermitsReturned: "permits_returned", DrainDeadlinePassed: "drain_deadline",
+        EngineStopped: "engine_stopped", RestartDue: "restart", ResetRequested: "reset",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("verdict", [CRASH, ExitVerdict(ExitKind.BAD_FILE, 1, "x")])
+def test_why_an_engine_went_is_told_until_the_next_one_is_ready(verdict: ExitVerdict) -> None:
+    failed, unpulled = EngineExited(verdict, 10), PreparationFailed(TransportFailed("hub", "reset"))
+    now, _ = play(READY, failed, ResetRequested(), StartRequested(), unpulled)
+    assert (now.state, now.stop_cause) == ("failed", "crash")
+    assert play(now, StartRequested(), ArtifactVerified(), EngineReady())[0].stop_cause is None
+
+
 def test_a_crash_of_a_ready_engine_schedules_one_restart() -> None:
     now, commands = play(READY, EngineExited(CRASH, 100_000))
     assert (now.state, now.restart_pending, now.quick_exits, now.stop_cause) == ("failed", True, 1, "crash")
@@ -185,7 +246,13 @@ def test_quick_exits_back_off_and_end_in_a_crash_loop() -> None:
     assert play(now, StartRequested()) == (now, [RejectWaiters("crash_loop")])
     assert play(now, DrainRequested("operator"))[0].failure == now.failure
     fresh, commands = play(now, ResetRequested())
-    assert (fresh, commands) == (Generation(), [CancelRestart()])
+    assert (fresh, commands) == (Generation(stop_cause="crash"), [CancelRestart()])
+
+
+def test_a_reset_during_a_backoff_starts_at_once_with_a_clean_count() -> None:
+    now, commands = play(READY, EngineExited(CRASH, 10), ResetRequested())
+    assert commands == [PrepareArtifact()]
+    assert now == Generation("assigned", stop_cause="crash")
 
 
 def test_a_stable_run_starts_the_count_anew() -> None:

@@ -11,6 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sbproxy.catalog.core.model import Attention, ModelId, ResolvedArtifact, WorkerFacts
+from sbproxy.catalog.core.resolve import resolve
+from sbproxy.catalog.document import builtin_catalog
+from sbproxy.config.core.model_host import DeploymentConfig
 from sbproxy.devices.core.model import Device, Machine
 from sbproxy.errors.modelhost import InsufficientMemory
 from sbproxy.modelhost.core.device_choice import candidates
@@ -26,9 +30,11 @@ from sbproxy.modelhost.core.memory_fit import (
     weight_bytes,
 )
 from sbproxy.modelhost.core.status import MemoryEstimate
+from sbproxy.modelhost.demand import demand_of
 from sbproxy.modelhost.gguf_header import read_shape
 from sbproxy.modelhost.residency import ReservationLedger
 from support.model_host_parts import LLAMA, MIB, gguf, model
+from support.real_parts import real_model_path
 
 CPU = Device(-1, "cpu", "system memory", 1000 * MIB, 900 * MIB)
 SHAPE = ModelShape(layers=24, kv_heads=2, head_dim=64, context_length=32768)
@@ -123,6 +129,42 @@ def test_a_refusal_names_the_catalogs_minimum_when_that_is_the_reason() -> None:
     assert "the catalog asks for at least 20 MiB; context 5" in str(refused)
     assert refusal("d", need, CPU, 4 * MIB, None) is None
     assert refusal("d", need, CPU, 4 * MIB - 1, None) is not None
+
+
+# --- before the file is here ------------------------------------------------------------------------------------------
+
+
+def resolved(name: str) -> ResolvedArtifact:
+    worker = WorkerFacts(frozenset({"cpu"}), frozenset({"llama_cpp"}))
+    return resolve(builtin_catalog(), name, None, worker)
+
+
+@pytest.mark.parametrize(("free_gib", "fits"), [(24, False), (26, False), (27, True)])
+def test_a_large_context_is_counted_before_the_file_is_here(free_gib: int, fits: bool) -> None:
+    """llama-3.1-8b keeps 128 KiB of cache a token: 16 GiB at its full context, three times its weights."""
+    artifact = resolved("llama-3.1-8b-instruct")
+    wanted = demand_of(artifact, DeploymentConfig(model="llama-3.1-8b-instruct"), None)
+    need = estimate(wanted, (), 0.10)
+    assert need.kv_bytes == 131_072 * 128 * 1024
+    device = Device(-1, "cpu", "system memory", free_gib << 30, free_gib << 30)
+    refused = refusal("d", need, device, device.free_bytes, artifact.variant.requirements.min_memory_bytes)
+    assert (refused is None) == fits
+
+
+def test_the_header_of_the_file_wins_over_the_catalog() -> None:
+    artifact, config = resolved("llama-3.1-8b-instruct"), DeploymentConfig(model="llama-3.1-8b-instruct")
+    header = ModelShape(layers=2, kv_heads=1, head_dim=64, context_length=4096)
+    found = demand_of(artifact, config, header)
+    assert (found.shape, found.context_tokens) == (header, 4096)
+    assert demand_of(artifact, config, None).context_tokens == 131_072
+
+
+@pytest.mark.real_engine
+def test_the_catalog_counts_a_real_file_as_its_header_does() -> None:
+    header = read_shape(real_model_path())
+    told = builtin_catalog().models[ModelId("smollm2-135m-instruct")]
+    assert told.attention == Attention(header.layers, header.kv_heads, header.head_dim)
+    assert told.context_length == header.context_length
 
 
 # --- reservations -----------------------------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ async def test_rolling_starts_the_new_one_before_the_old_one_drains(world: World
     commit = asyncio.create_task(prepared.commit())
     await eventually(lambda: len(world.driver.processes) == 2)
     assert world.row("chat")["generation"] == 1
-    world.driver.processes[1].healthy.set()
+    world.driver.processes[1].started.set()
     await commit
     await eventually(lambda: [(r.generation, r.state) for r in world.host.status()] == [(2, "ready"), (1, "draining")])
     fresh = world.host.try_acquire("chat")
@@ -92,7 +92,7 @@ async def test_recreate_drains_first_and_tells_requests_so(world: World) -> None
     with pytest.raises(AdmissionRejected, match="draining"):
         await world.host.acquire("chat", "standard")
     assert world.host.availability("chat").state == "unavailable"
-    world.driver.processes[1].healthy.set()
+    world.driver.processes[1].started.set()
     await commit
     assert world.row("chat")["generation"] == 2
 
@@ -115,6 +115,7 @@ async def test_rolling_needs_room_for_two_and_recreate_does_not(world: World) ->
     await world.apply(chat={"warm": True})
     with pytest.raises(InsufficientMemory, match="recreate"):
         await world.host.prepare(world.catalog, host_config(chat={"warm": True, "max_context": 64}))
+    assert world.metrics.seen["placement_rejected", "chat", "insufficient_capacity"] == 1
     prepared = await world.host.prepare(
         world.catalog, host_config(chat={"warm": True, "max_context": 64, "rollout": "recreate"})
     )

@@ -77,6 +77,30 @@ def test_a_request_that_reached_no_provider_names_no_model() -> None:
     assert "sbproxy_ai_requests_attributed_total{" not in metrics.text().decode()
 
 
+def test_the_load_queue_counts_those_who_wait_for_an_engine_and_not_for_a_permit() -> None:
+    metrics = Metrics()
+    metrics.watch(
+        host_rows=lambda: [
+            row("a", model="m", state="preparing", queued_requests=3),
+            row("b", model="m", state="assigned", queued_requests=2),
+            row("c", model="n", state="ready", queued_requests=7),
+            row("d", model="o", state="failed", queued_requests=1),
+        ]
+    )
+    assert scrape(metrics)["sbproxy_model_host_load_queue_depth"] == {
+        (("model", "m"),): 5,
+        (("model", "n"),): 0,
+        (("model", "o"),): 1,
+    }
+
+
+def test_an_eviction_is_counted_by_its_reason() -> None:
+    metrics = Metrics()
+    assert "# TYPE sbproxy_model_host_evictions_total counter" in metrics.text().decode()
+    metrics.evicted("memory")
+    assert value(scrape(metrics), "sbproxy_model_host_evictions_total", reason="memory") == 1
+
+
 def test_host_counters_and_gauges() -> None:
     metrics = Metrics()
     host: HostMetrics = metrics
@@ -85,7 +109,7 @@ def test_host_counters_and_gauges() -> None:
     host.launched("llama_cpp", "m", "failed", None)
     host.ensure_failed("digest_mismatch")
     host.artifact_error("digest_mismatch")
-    host.evicted("keep_alive")
+    host.placement_rejected("d", "insufficient_capacity")
     host.downloaded(100, 2.0, failed=False)
     host.downloaded(50, 1.0, failed=True)
     metrics.config_reloaded("success")
@@ -108,7 +132,9 @@ def test_host_counters_and_gauges() -> None:
     assert value(seen, prefix + "time_to_ready_seconds_sum", engine="llama_cpp", model="m") == 1.5
     assert value(seen, prefix + "ensure_failures_total", reason="digest_mismatch") == 1
     assert value(seen, prefix + "artifact_errors_total", artifact_error_kind="digest_mismatch") == 1
-    assert value(seen, prefix + "evictions_total", reason="keep_alive") == 1
+    rejected = {"deployment": "d", "placement_reason": "insufficient_capacity"}
+    assert value(seen, prefix + "placement_rejections_total", **rejected) == 1
+    assert prefix + "evictions_total" not in seen
     assert value(seen, prefix + "weight_download_bytes_total") == 150
     assert value(seen, prefix + "weight_download_failures_total") == 1
     assert value(seen, prefix + "weight_download_seconds_count") == 2

@@ -40,7 +40,7 @@ from sbproxy.config.core.document import AdminConfig, OperatorConfig
 from sbproxy.errors import SbproxyError
 from sbproxy.errors.admin import ReloadInFlight
 from sbproxy.errors.modelhost import UnknownDeployment, UnknownJob
-from sbproxy.modelhost.core.jobs import JobId, JobKind, JobProgress, JobRecord, JobState
+from sbproxy.modelhost.core.jobs import JobId, JobKind, JobProgress, JobRecord, JobState, StopKind
 from sbproxy.modelhost.core.status import MemoryEstimate, StatusRow
 from sbproxy.modelhost.job_feed import Gap, JobEvent, JobFeed
 from sbproxy.observe.core.record import RequestRecord
@@ -179,8 +179,8 @@ class MemoryHost:
     async def load(self, deployment: str) -> JobId:
         return self._act("load", deployment)
 
-    async def stop(self, deployment: str) -> JobId:
-        return self._act("stop", deployment)
+    async def stop(self, deployment: str, kind: StopKind = "stop") -> JobId:
+        return self._act(kind, deployment)
 
     async def reset(self, deployment: str) -> ResetDone:
         return ResetDone("configured", self._act("reset", deployment))

@@ -43,6 +43,7 @@ from sbproxy.engines.driver import AcquireProgress
 from sbproxy.errors.artifacts import ArtifactError, ManualArtifactMissing, PullCancelled
 from sbproxy.errors.engines import EngineLaunchFailed, EngineStopFailed
 from sbproxy.errors.tree import SbproxyError
+from sbproxy.modelhost.core.health import HealthPolicy
 from sbproxy.modelhost.core.jobs import JobId, JobRecord
 from sbproxy.modelhost.core.lifecycle import RestartPolicy
 from sbproxy.modelhost.host import ModelHost
@@ -171,7 +172,9 @@ class ScriptedProcess:
         self.pid = next(self._pids)
         self.endpoint = Endpoint("127.0.0.1", 10_000 + self.pid, spec.deployment, "key")
         self.exited: asyncio.Future[ExitVerdict] = asyncio.get_running_loop().create_future()
-        self.healthy = asyncio.Event()
+        self.started = asyncio.Event()
+        self.answers = True
+        self.probes = 0
         self.stops = 0
         self.stop_failure: EngineStopFailed | None = None
 
@@ -180,7 +183,7 @@ class ScriptedProcess:
             self.exited.set_result(ExitVerdict(kind, 1, "scripted"))
 
     async def wait_ready(self, timeout_s: float) -> None:
-        healthy = asyncio.ensure_future(self.healthy.wait())
+        healthy = asyncio.ensure_future(self.started.wait())
         try:
             await asyncio.wait((healthy, self.exited), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -188,8 +191,14 @@ class ScriptedProcess:
         if self.exited.done():
             verdict = self.exited.result()
             raise EngineLaunchFailed("llama_cpp", verdict.kind, verdict.detail)
-        if not self.healthy.is_set():
+        if not self.started.is_set():
             raise EngineLaunchFailed("llama_cpp", ExitKind.READINESS_TIMEOUT, f"not ready in {timeout_s:g} s")
+
+    async def healthy(self, timeout_s: float) -> bool:
+        answers = self.answers
+        self.probes += 1
+        await asyncio.sleep(0)
+        return answers
 
     async def stop(self, grace_s: float) -> ExitVerdict:
         self.stops += 1
@@ -232,7 +241,7 @@ class ScriptedDriver:
         self.processes.append(process)
         word = self.script.popleft() if self.script else "ready"
         if word == "ready":
-            process.healthy.set()
+            process.started.set()
         elif word != "slow":
             process.die(ExitKind(word))
         return process
@@ -268,6 +277,9 @@ class Counts:
     def artifact_error(self, kind: str) -> None:
         self.seen["artifact_error", kind] += 1
 
+    def placement_rejected(self, deployment: str, reason: str) -> None:
+        self.seen["placement_rejected", deployment, reason] += 1
+
     def evicted(self, reason: str) -> None:
         self.seen["evicted", reason] += 1
 
@@ -292,7 +304,10 @@ class MemoryJobs:
 
 
 QUICK = Timings(
-    readiness_s=2.0, stop_grace_s=0.2, restarts=RestartPolicy(first_ms=5, longest_ms=20, limit=4, stable_after_ms=50)
+    readiness_s=2.0,
+    stop_grace_s=0.2,
+    restarts=RestartPolicy(first_ms=5, longest_ms=20, limit=4, stable_after_ms=50),
+    health=HealthPolicy(period_s=0.05, retry_s=0.01, timeout_s=0.1, misses=3),
 )
 
 

@@ -71,7 +71,7 @@ def test_sizes(count: int | None, text: str) -> None:
 def test_jobs_show_bytes_only_when_a_total_is_known() -> None:
     shown = replace(LIVE, jobs=(job(), job(kind="load", state="failed", error="crash_loop", progress=Progress(
         completed_bytes=0, total_bytes=None, current_file=None))))  # fmt: skip
-    first, second = select.job_lines(shown)
+    second, first = select.job_lines(shown)
     assert first.split() == ["pull", "smol", "downloading", "10", "MiB", "of", "20", "MiB"]
     assert second.split() == ["load", "smol", "failed", "crash_loop"]
 

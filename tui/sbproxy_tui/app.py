@@ -31,11 +31,11 @@ class ConsoleApp(App[None]):
     ENABLE_COMMAND_PALETTE = False
     CSS = """
     #status { height: 1; text-style: bold; }
-    #deployments { height: 1fr; }
+    #deployments { height: 1fr; min-height: 3; }
     #empty { height: auto; }
     #detail { height: auto; max-height: 4; }
     #jobs-title { height: 1; text-style: bold; }
-    #jobs { height: auto; max-height: 8; }
+    #jobs { height: auto; max-height: 30%; }
     #notice { height: auto; max-height: 3; }
     """
     BINDINGS = [Binding(key.key, key.action, key.words, show=key.footer, id=key.id) for key in KEYS]

@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from sbproxy.config.core.model_host import DeploymentConfig
+from sbproxy.config.core.tree import render
+from sbproxy.daemon.checks import argument_findings
 from sbproxy.devices.core.model import Device, Machine
+from sbproxy.engines.core.extra_args import ENGINE
 from sbproxy.engines.core.model import Availability
 from sbproxy.errors import SbproxyError
 from sbproxy_cli.checkup import tools
@@ -48,7 +51,7 @@ def examine(local: Local, environ: Mapping[str, str]) -> dict[str, Any]:
         "serve_entries": entries,
         "cache_budget_check": _budget(local, free),
         "serve_demand": _demand(entries),
-        "local_serving": _verdict(local, entries, availability),
+        "local_serving": _verdict(entries, availability),
         "foreign_model_caches": tools.foreign_caches(Path(environ["HOME"]) if environ.get("HOME") else Path.home()),
     }
 
@@ -121,7 +124,10 @@ def _entry(local: Local, deployment: DeploymentConfig, availability: Mapping[str
     found = availability.get(artifact.engine)
     memory, verdict = fit_of(local, artifact, deployment)
     usable = found is not None and found.state in _USABLE
-    blocker = None if usable and verdict == "fits" else (found.reason if found and not usable else verdict)
+    unsafe = [f"{render(each.path)}: {each.reason}" for each in argument_findings(deployment, ())]
+    blocker = next(iter(unsafe), None) if usable and verdict == "fits" else verdict
+    if found and not usable:
+        blocker = found.reason
     return {
         **entry,
         "reference": artifact.subject,
@@ -157,12 +163,16 @@ def _demand(entries: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _verdict(local: Local, entries: list[dict[str, Any]], availability: Mapping[str, Availability]) -> dict[str, Any]:
-    """A binary that can be fetched is no blocker; a configured model that cannot run is."""
+def _verdict(entries: list[dict[str, Any]], availability: Mapping[str, Availability]) -> dict[str, Any]:
+    """A binary that can be fetched is no blocker; a configured model that cannot run is.
+
+    Without any configured model, the engine that one would get must be to be had.
+    """
     blockers = [f"{entry['reference']}: {entry['blocker']}" for entry in entries if not entry["runnable"]]
-    if not any(each.state in _USABLE for each in availability.values()):
-        blockers += [f"{each.engine}: {each.reason}" for each in availability.values()]
+    automatic = availability[ENGINE]
+    if not entries and automatic.state not in _USABLE:
+        blockers.append(f"{automatic.engine}: {automatic.reason}")
     recommendation = None
-    if not local.host.deployments and not blockers:
+    if not entries and not blockers:
         recommendation = "try: sbproxy run smollm2-135m-instruct"
     return {"ready": not blockers, "blockers": blockers, "recommendation": recommendation}

@@ -10,6 +10,8 @@ DEPLOYMENT = "local"
 BIND = "127.0.0.1"
 HOSTS = ("127.0.0.1", "localhost")
 USERNAME = "admin"
+FIRST_WORDS = "Complete the sentence: The capital of France is"
+"""What the banner proposes to ask; also the starter model, which is tiny, answers it well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +74,12 @@ class RunPlan:
 
     def probe(self) -> tuple[str, dict[str, Any]]:
         """The smallest request that only a working model can answer: path and body."""
-        if self.modality == "embedding":
-            return "/v1/embeddings", {"model": self.alias, "input": "hello"}
-        message = {"role": "user", "content": "hello"}
-        return "/v1/chat/completions", {"model": self.alias, "messages": [message], "max_tokens": 1}
+        path, body = self._request("hello")
+        return path, body if self.modality == "embedding" else {**body, "max_tokens": 1}
 
     def banner(self) -> list[str]:
         """What the user needs, in the order of section 11. Holds the password."""
-        path, body = self.probe()
-        body.pop("max_tokens", None)
+        path, body = self._request(FIRST_WORDS)
         return [
             f"{self.alias} is ready on {self.endpoint}",
             f"Admin: {self.admin_url}",
@@ -90,6 +89,11 @@ class RunPlan:
             "export OPENAI_API_KEY=local",
             f"Try: curl {self.endpoint}{path} -H 'content-type: application/json' -d {shell_quoted(json.dumps(body))}",
         ]
+
+    def _request(self, text: str) -> tuple[str, dict[str, Any]]:
+        if self.modality == "embedding":
+            return "/v1/embeddings", {"model": self.alias, "input": text}
+        return "/v1/chat/completions", {"model": self.alias, "messages": [{"role": "user", "content": text}]}
 
     def _origin(self) -> dict[str, Any]:
         provider = {

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from sbproxy.daemon.options import ServeOptions
 
 
+# There is no file of the user's to read again, so a hang-up is what it says: the terminal is gone.
+_ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
 def run_session(path: Path, plan: RunPlan, invocation: Invocation) -> None:
     """Returns after a clean stop, also one that was asked for before the model was ready.
 
@@ -59,17 +63,17 @@ async def _live(daemon: Daemon) -> None:
 
 @contextmanager
 def _signals(daemon: Daemon) -> Iterator[None]:
-    """Ctrl-C and SIGTERM drain; a second one of either stops at once (contracts section 0, row 9)."""
+    """Ctrl-C, SIGTERM and a closed terminal drain; a second one stops at once (contracts section 0, row 9)."""
     loop = asyncio.get_running_loop()
 
     def stop() -> None:
         diagnostics.note("stopping; once more to stop at once")
         daemon.request_stop()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in _ENDINGS:
         loop.add_signal_handler(number, stop)
     try:
         yield
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in _ENDINGS:
             loop.remove_signal_handler(number)

@@ -128,7 +128,10 @@ def _variant(variant: Variant) -> dict[str, Any]:
 
 
 def _text(fields: dict[str, Any], row: ModelRow) -> list[str]:
-    memory = f", about {row.estimated_gib:.2f} GiB and the KV cache" if row.estimated_gib is not None else ""
+    memory = ""
+    if row.memory is not None:
+        cache = "with its KV cache" if row.memory.kv_bytes else "and the KV cache"
+        memory = f", about {row.estimated_gib:.2f} GiB {cache}"
     pairs = [
         ("model", fields["id"]),
         ("parameters", fields["params"]),
@@ -145,5 +148,6 @@ def _text(fields: dict[str, Any], row: ModelRow) -> list[str]:
     for variant in fields["variants"]:
         size = human_size(variant["exact_size_bytes"])
         lines.append(f"{'variant':<12}{variant['id']}  {variant['format']}  {size}  {', '.join(variant['engines'])}")
-        lines += [f"{'':<12}  {file['path']}  sha256 {file['sha256']}" for file in variant["files"]]
+        for file in variant["files"]:
+            lines += [f"{'file':<12}{file['path']}", f"{'sha256':<12}{file['sha256']}"]
     return lines

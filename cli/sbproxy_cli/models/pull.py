@@ -41,7 +41,7 @@ class Wanted:
 @verb("models pull")
 def pull(
     context: typer.Context,
-    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Catalog ids.")] = None,
+    ids: Annotated[list[str] | None, typer.Argument(metavar="ID", help="Catalog ids.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Every model of the catalog that can run here.")] = False,
     variant: VariantOption = None,
     engine: EngineOption = EngineName.auto,

@@ -105,7 +105,7 @@ def fit_of(local: Local, artifact: ResolvedArtifact, deployment: DeploymentConfi
 
 
 def _shape(local: Local, artifact: ResolvedArtifact) -> ModelShape | None:
-    """The header of a cached GGUF file; without it the KV cache is unknown and the estimate a lower bound."""
+    """The header of a cached GGUF file; without it the catalog sizes the KV cache."""
     from sbproxy.modelhost.core.gguf import GgufProblem
     from sbproxy.modelhost.demand import weight_file
     from sbproxy.modelhost.gguf_header import read_shape

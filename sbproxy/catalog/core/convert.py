@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sbproxy.catalog.core.model import (
+    Attention,
     Catalog,
     CatalogFile,
     CatalogModel,
@@ -12,7 +13,13 @@ from sbproxy.catalog.core.model import (
     VariantId,
     WheelPin,
 )
-from sbproxy.catalog.core.written import WrittenCatalog, WrittenModel, WrittenRequirements, WrittenVariant
+from sbproxy.catalog.core.written import (
+    WrittenAttention,
+    WrittenCatalog,
+    WrittenModel,
+    WrittenRequirements,
+    WrittenVariant,
+)
 
 
 def to_catalog(written: WrittenCatalog, origin: str) -> Catalog:
@@ -34,7 +41,12 @@ def _model(model_id: ModelId, written: WrittenModel) -> CatalogModel:
         modality=written.modality,
         pull=written.pull,
         hf_token=written.hf_token,
+        attention=_attention(written.attention),
     )
+
+
+def _attention(written: WrittenAttention | None) -> Attention | None:
+    return None if written is None else Attention(written.layers, written.kv_heads, written.head_dim)
 
 
 def _variant(written: WrittenVariant) -> Variant:

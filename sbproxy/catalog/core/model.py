@@ -71,8 +71,23 @@ class Variant:
 
 
 @dataclass(frozen=True, slots=True)
+class Attention:
+    """What one token costs in the KV cache: ``layers`` times ``kv_heads`` times ``head_dim``, for keys and for values.
+
+    Of models whose layers differ these are the largest figures, as the estimate takes them from a file's header.
+    """
+
+    layers: int
+    kv_heads: int
+    head_dim: int
+
+
+@dataclass(frozen=True, slots=True)
 class CatalogModel:
-    """One logical model; ``variants`` are in preference order."""
+    """One logical model; ``variants`` are in preference order.
+
+    ``attention`` sizes the KV cache until the file is here; then the file's own header is believed.
+    """
 
     id: ModelId
     params: str
@@ -84,6 +99,7 @@ class CatalogModel:
     modality: Modality = "chat"
     pull: PullPolicy = "on_demand"
     hf_token: str | None = field(default=None, repr=False)
+    attention: Attention | None = None
 
 
 @dataclass(frozen=True, slots=True)

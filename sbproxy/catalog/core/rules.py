@@ -29,7 +29,9 @@ def catalog_findings(catalog: WrittenCatalog) -> Iterator[Finding]:
         for index, variant in enumerate(model.variants):
             place: KeyPath = (*path, "variants", index)
             if seen.setdefault(variant.id, index) != index:
-                yield Finding((*place, "id"), f"{quoted(variant.id)} is already variants[{seen[variant.id]}]")
+                first = seen[variant.id]
+                reason = f"{quoted(variant.id)} is already variants[{first}]"
+                yield Finding((*place, "id"), reason, depends_on=((*path, "variants", first, "id"),))
             yield from _variant(variant, place)
 
 
@@ -50,10 +52,13 @@ def _variant(variant: WrittenVariant, path: KeyPath) -> Iterator[Finding]:
         yield Finding((*path, "source"), reason)
     hub = variant.source.startswith("hf:")
     if hub and variant.stability == "stable" and not _COMMIT.fullmatch(variant.revision):
-        yield Finding((*path, "revision"), "a stable variant of a hub needs a commit of 40 hex characters")
+        reason = "a stable variant of a hub needs a commit of 40 hex characters"
+        yield Finding((*path, "revision"), reason, depends_on=((*path, "source"), (*path, "stability")))
     suffixes = SUFFIXES[variant.format]
     if not any(file.path.endswith(suffixes) for file in variant.files):
-        yield Finding((*path, "files"), f"format {variant.format} needs a file that ends in {' or '.join(suffixes)}")
+        reason = f"format {variant.format} needs a file that ends in {' or '.join(suffixes)}"
+        paths = tuple((*path, "files", index, "path") for index in range(len(variant.files)))
+        yield Finding((*path, "files"), reason, depends_on=((*path, "format"), *paths))
     yield from _files(variant.files, (*path, "files"))
     yield from _wheels(variant, path)
 
@@ -98,9 +103,11 @@ def _files(files: list[WrittenFile], path: KeyPath) -> Iterator[Finding]:
         if not safe_relative(name):
             yield Finding(place, "must be a plain relative path, without '..', '\\' and empty parts")
         elif name in names[:index] or name == "artifact.json":
-            yield Finding(place, f"{quoted(name)} is already taken")
-        elif any(other.startswith(f"{name}/") for other in names):
-            yield Finding(place, f"{quoted(name)} is a file and a folder at once")
+            first = (*path, names.index(name), "path")
+            yield Finding(place, f"{quoted(name)} is already taken", depends_on=(first,))
+        elif (below := next((at for at, other in enumerate(names) if other.startswith(f"{name}/")), None)) is not None:
+            depends = ((*path, below, "path"),)
+            yield Finding(place, f"{quoted(name)} is a file and a folder at once", depends_on=depends)
 
 
 def safe_relative(path: str) -> bool:
@@ -112,13 +119,16 @@ def safe_relative(path: str) -> bool:
 
 def _wheels(variant: WrittenVariant, path: KeyPath) -> Iterator[Finding]:
     package = variant.source.startswith("pypi:")
+    source: tuple[KeyPath, ...] = ((*path, "source"),)
     if package and not variant.wheels:
-        yield Finding((*path, "wheels"), "a pypi: source needs its wheels, each by distribution, version and sha256")
+        reason = "a pypi: source needs its wheels, each by distribution, version and sha256"
+        yield Finding((*path, "wheels"), reason, depends_on=source)
     if not package and variant.wheels:
-        yield Finding((*path, "wheels"), "only a pypi: source has wheels")
+        yield Finding((*path, "wheels"), "only a pypi: source has wheels", depends_on=source)
     for index, file in enumerate(variant.files):
         if file.member is not None and not package:
-            yield Finding((*path, "files", index, "member"), "only a file of a pypi: source has a member")
+            reason = "only a file of a pypi: source has a member"
+            yield Finding((*path, "files", index, "member"), reason, depends_on=source)
     for index, wheel in enumerate(variant.wheels):
         if not _DISTRIBUTION.fullmatch(wheel.distribution):
             yield Finding((*path, "wheels", index, "distribution"), "is not the name of a distribution")

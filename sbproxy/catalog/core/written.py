@@ -73,8 +73,25 @@ class WrittenVariant(Block):
     certification: Line
 
 
+Figure = Annotated[int, Field(gt=0, le=65_536)]
+
+
+class WrittenAttention(Block):
+    """What sizes a model's KV cache before its file is here: layers, heads that keep keys and values, and their width.
+
+    Counted as the file's header counts them; it wins as soon as it can be read. Where layers differ, the largest.
+    """
+
+    layers: Figure
+    kv_heads: Figure
+    head_dim: Figure
+
+
 class WrittenModel(Block):
-    """One logical model; variants in the order of preference."""
+    """One logical model; variants in the order of preference.
+
+    Without `attention` the memory estimate of a model that is not pulled yet leaves its KV cache out.
+    """
 
     params: Line
     license: Line
@@ -85,6 +102,7 @@ class WrittenModel(Block):
     modality: Modality = "chat"
     pull: PullPolicy = "on_demand"
     hf_token: str | None = None
+    attention: WrittenAttention | None = None
 
 
 class WrittenCatalog(Block):

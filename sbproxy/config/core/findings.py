@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sbproxy.config.core.tree import KeyPath
@@ -9,9 +10,9 @@ from sbproxy.config.core.tree import KeyPath
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """``depends_on`` are further values that the rule looked at; where one of them is itself wrong, the finding is
+    """``depends_on`` are the values that the rule read beside the one at ``path``.
 
-    dropped, since it may only follow from the repair. ``of_block``: the same holds for every neighbour in the block.
+    With ``of_name`` only the key itself was looked at, so no wrong value can be the cause.
     """
 
     path: KeyPath
@@ -19,15 +20,17 @@ class Finding:
     near: str | None = None
     allowed: tuple[str, ...] = ()
     depends_on: tuple[KeyPath, ...] = ()
-    of_block: bool = True
     of_name: bool = False
-    """Only the key itself was looked at, so nothing else can be the cause."""
 
-    def doubtful(self, dropped: frozenset[KeyPath]) -> bool:
-        """Whether one of the values that were left out may be the cause."""
+    def doubtful(self, wrong: Iterable[KeyPath]) -> bool:
+        """Whether it may only follow from a value that is itself ``wrong`` and was replaced for the time being."""
         if self.of_name:
             return False
-        seen = (self.path, *self.depends_on)
         return any(
-            path[: len(gone)] == gone or (self.of_block and gone[:-1] == path[:-1]) for gone in dropped for path in seen
+            _under(self.path, gone) or any(_under(read, gone) or _under(gone, read) for read in self.depends_on)
+            for gone in wrong
         )
+
+
+def _under(path: KeyPath, ancestor: KeyPath) -> bool:
+    return path[: len(ancestor)] == ancestor

@@ -27,7 +27,7 @@ def limit_findings(config: SbConfig) -> Iterator[Finding]:
 
 
 def _refuse(path: KeyPath, what: str, instead: str = "") -> Finding:
-    return Finding(path, f"{what} {NOT_YET}{f'; {instead}' if instead else ''}", of_block=False)
+    return Finding(path, f"{what} {NOT_YET}{f'; {instead}' if instead else ''}")
 
 
 def _host(host: ModelHostConfig) -> Iterator[Finding]:

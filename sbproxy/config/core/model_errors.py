@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -13,6 +13,8 @@ from sbproxy.config.core.findings import Finding
 from sbproxy.config.core.shape import block_at
 from sbproxy.config.core.tree import KeyPath, Listing, Node, Scalar, node_at, quoted
 from sbproxy.config.core.unsupported import ACTIONS, BY_BLOCK, NOT_YET, REMOVED
+
+UNKNOWN_KEY = "unknown key"
 
 _EXPECTED = {
     "string_type": "text (quote it when it looks like a number)",
@@ -63,6 +65,12 @@ def findings(
                 yield _finding(item["type"], path, item.get("ctx", {}), root)
 
 
+def misspelt(found: Iterable[Finding], root: Node) -> frozenset[KeyPath]:
+    """Keys that are not written, but meant by an unknown key beside them: their values count as wrong too."""
+    meant = [(*each.path[:-1], each.near) for each in found if each.reason == UNKNOWN_KEY and each.near is not None]
+    return frozenset(path for path in meant if node_at(root, path) is None)
+
+
 def error_path(loc: tuple[int | str, ...]) -> KeyPath:
     """pydantic's ``loc`` as a key path; a refused map key is reported at the entry."""
     return loc[:-1] if loc and loc[-1] == "[key]" else loc
@@ -99,7 +107,7 @@ def _unknown_key(path: KeyPath, model: type[BaseModel], lacking: Mapping[str, fr
         return Finding(path, REMOVED[name])
     if block is not None and name in lacking.get(block.__name__, ()):
         return Finding(path, NOT_YET)
-    return Finding(path, "unknown key", nearest(name, allowed), allowed)
+    return Finding(path, UNKNOWN_KEY, nearest(name, allowed), allowed)
 
 
 def _other_choice(path: KeyPath, ctx: dict[str, Any], root: Node) -> Finding:

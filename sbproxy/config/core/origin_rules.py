@@ -10,6 +10,7 @@ from sbproxy.config.core.hosts import base_url_reason, origin_host_reason
 from sbproxy.config.core.model_errors import nearest
 from sbproxy.config.core.origins import ProviderConfig
 from sbproxy.config.core.provider_catalog import BASE_URLS, MANAGED, OTHER_PROTOCOLS, provider_type
+from sbproxy.config.core.secret_forms import may_be_shown
 from sbproxy.config.core.tree import KeyPath, quoted
 from sbproxy.config.core.unsupported import NOT_YET
 
@@ -50,10 +51,11 @@ def _same_names(providers: list[ProviderConfig], path: KeyPath) -> Iterator[Find
             reason = f"{quoted(both[0])} of {quoted(provider.name)} already is deployment {other.deployment}"
         else:
             reason = f"{quoted(provider.name)} is already the name of providers[{before}]; names must differ"
-        yield Finding((*path, index, "name"), reason)
+        yield Finding((*path, index, "name"), reason, depends_on=((*path, before, "name"),))
 
 
 def _managed(provider: ProviderConfig, path: KeyPath, deployments: frozenset[str] | None) -> Iterator[Finding]:
+    kind: tuple[KeyPath, ...] = ((*path, "provider_type"),)
     refused = {
         "api_key": provider.api_key is not None,
         "base_url": provider.base_url is not None,
@@ -63,37 +65,61 @@ def _managed(provider: ProviderConfig, path: KeyPath, deployments: frozenset[str
     }
     for key, written in refused.items():
         if written:
-            yield Finding((*path, key), f"a {MANAGED} provider has no {key}; its deployment says what it is")
+            reason = f"a {MANAGED} provider has no {key}; its deployment says what it is"
+            yield Finding((*path, key), reason, depends_on=kind)
+    at = (*path, "deployment")
     if provider.deployment is None:
-        yield Finding((*path, "deployment"), f"provider_type {MANAGED} needs the id of a deployment")
+        yield Finding(at, f"provider_type {MANAGED} needs the id of a deployment", depends_on=kind)
     elif deployments is not None and provider.deployment not in deployments:
         known = tuple(sorted(deployments))
         reason = f"there is no deployment {quoted(provider.deployment)} in proxy.model_host.deployments"
-        yield Finding((*path, "deployment"), reason, nearest(provider.deployment, known), known)
+        yield Finding(at, reason, nearest(provider.deployment, known), known, depends_on=kind)
 
 
 def _plain(provider: ProviderConfig, path: KeyPath) -> Iterator[Finding]:
     kind = provider_type(provider)
+    name, written = (*path, "name"), (*path, "provider_type")
     if provider.deployment is not None:
-        yield Finding((*path, "deployment"), f"only a provider of provider_type {MANAGED} has a deployment")
+        reason = f"only a provider of provider_type {MANAGED} has a deployment"
+        yield Finding((*path, "deployment"), reason, depends_on=(written,))
     elif kind in OTHER_PROTOCOLS:
-        at = "provider_type" if provider.provider_type else "name"
-        yield Finding((*path, at), f"the protocol of {kind} {NOT_YET}; only OpenAI-compatible providers are")
+        at = written if provider.provider_type else name
+        reason = f"the protocol of {kind} {NOT_YET}; only OpenAI-compatible providers are"
+        yield Finding(at, reason, depends_on=(written,))
     elif kind is not None and kind not in BASE_URLS:
         known = (MANAGED, *BASE_URLS)
-        yield Finding((*path, "provider_type"), f"{quoted(kind)} is not a known provider", nearest(kind, known), known)
+        yield Finding(written, f"{quoted(kind)} is not a known provider", nearest(kind, known), known)
     elif provider.base_url is None and kind is None:
         known = tuple(BASE_URLS)
         reason = f"{quoted(provider.name)} is not a known provider, so it needs a base_url or a provider_type"
-        yield Finding((*path, "base_url"), reason, nearest(provider.name, known))
-    if provider.base_url is not None:
-        reason_or_none = base_url_reason(provider.base_url, allow_private=provider.allow_private_base_url)
-        if reason_or_none is not None:
-            yield Finding((*path, "base_url"), reason_or_none)
+        yield Finding((*path, "base_url"), reason, nearest(provider.name, known), depends_on=(name, written))
+    yield from _base_url(provider, path)
+    if provider.api_key is not None and not _is_header_text(provider.api_key.get_secret_value()):
+        yield Finding((*path, "api_key"), "must be printable ASCII without spaces", depends_on=(written,))
+
+
+def _base_url(provider: ProviderConfig, path: KeyPath) -> Iterator[Finding]:
+    url, kind, private = provider.base_url, (*path, "provider_type"), (*path, "allow_private_base_url")
+    if url is None:
+        return
+    reason = base_url_reason(url, allow_private=True)
+    if reason is not None:
+        yield Finding((*path, "base_url"), reason, depends_on=(kind,))
+    elif not provider.allow_private_base_url and (inside := base_url_reason(url, allow_private=False)):
+        yield Finding((*path, "base_url"), inside, depends_on=(kind, private))
+
+
+def _is_header_text(key: str) -> bool:
+    """Whether a key can stand in an Authorization header. What only refers to a key is judged once it is resolved."""
+    return may_be_shown(key) or (key.isascii() and key.isprintable() and " " not in key)
 
 
 def _default_model(provider: ProviderConfig, path: KeyPath) -> Iterator[Finding]:
     names = public_models(provider)
     wanted = provider.default_model
     if wanted is not None and names and wanted not in names:
-        yield Finding((*path, "default_model"), f"{quoted(wanted)} is not in models", nearest(wanted, names), names)
+        # Without models the deployment of a managed provider is its one name.
+        read = ("models",) if provider.models else ("models", "provider_type", "deployment")
+        reason = f"{quoted(wanted)} is not in models"
+        depends = tuple((*path, key) for key in read)
+        yield Finding((*path, "default_model"), reason, nearest(wanted, names), names, depends_on=depends)

@@ -16,7 +16,7 @@ from sbproxy.config.core.findings import Finding
 from sbproxy.config.core.limits import limit_findings
 from sbproxy.config.core.model_host import DeploymentConfig, EngineConfig, ModelHostConfig
 from sbproxy.config.core.origin_rules import origin_findings
-from sbproxy.config.core.tree import KeyPath, quoted
+from sbproxy.config.core.tree import KeyPath, quoted, render
 
 DEFAULT_PASSWORD = AdminConfig().password.get_secret_value()
 
@@ -51,21 +51,29 @@ def _listeners(proxy: ProxyConfig) -> Iterator[Finding]:
         return
     first, second = ipaddress.ip_address(admin.bind), ipaddress.ip_address(proxy.bind_address)
     if first == second or first.is_unspecified or second.is_unspecified:
-        others: tuple[KeyPath, ...] = (("proxy", "http_bind_port"), ("proxy", "bind_address"))
+        others: tuple[KeyPath, ...] = (
+            ("proxy", "http_bind_port"),
+            ("proxy", "bind_address"),
+            (*_ADMIN, "bind"),
+            (*_ADMIN, "enabled"),
+        )
         yield Finding((*_ADMIN, "port"), f"port {admin.port} is taken by proxy.http_bind_port", depends_on=others)
 
 
 def _default_password(admin: AdminConfig) -> Iterator[Finding]:
     if admin.password.get_secret_value() != DEFAULT_PASSWORD:
         return
-    outside = [entry for entry in admin.allow_ips if (network := _network(entry)) and not network.is_loopback]
+    networks = [_network(entry) for entry in admin.allow_ips]
+    outside = [index for index, network in enumerate(networks) if network and not network.is_loopback]
     if not ipaddress.ip_address(admin.bind).is_loopback:
-        where = f"bind {admin.bind} is not loopback"
+        where, cause = f"bind {admin.bind} is not loopback", (*_ADMIN, "bind")
     elif outside:
-        where = f"allow_ips holds {outside[0]}, which is not loopback"
+        where = f"allow_ips holds {admin.allow_ips[outside[0]]}, which is not loopback"
+        cause = (*_ADMIN, "allow_ips", outside[0])
     else:
         return
-    yield Finding((*_ADMIN, "password"), f"the default password is refused when {where}; set a password of your own")
+    reason = f"the default password is refused when {where}; set a password of your own"
+    yield Finding((*_ADMIN, "password"), reason, depends_on=(cause, (*_ADMIN, "enabled")))
 
 
 def _network(entry: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
@@ -97,26 +105,29 @@ def _is_browser_origin(text: str) -> bool:
 
 
 def _operators(admin: AdminConfig) -> Iterator[Finding]:
-    seen = {admin.username: "admin.username"}
+    seen: dict[str, KeyPath] = {admin.username: (*_ADMIN, "username")}
     for index, operator in enumerate(admin.operators):
         path = (*_ADMIN, "operators", index)
         yield from _one_password(operator, path)
-        if operator.username in seen:
-            reason = f"{quoted(operator.username)} is already {seen[operator.username]}; usernames must differ"
-            yield Finding((*path, "username"), reason)
-        seen.setdefault(operator.username, f"operators[{index}].username")
+        before = seen.setdefault(operator.username, (*path, "username"))
+        if before != (*path, "username"):
+            reason = f"{quoted(operator.username)} is already {render(before[1:])}; usernames must differ"
+            yield Finding((*path, "username"), reason, depends_on=(before,))
 
 
 def _one_password(operator: OperatorConfig, path: KeyPath) -> Iterator[Finding]:
+    password, hashed = (*path, "password"), (*path, "password_hash")
     if operator.password is None and operator.password_hash is None:
-        yield Finding((*path, "password"), "an operator needs a password or a password_hash")
+        yield Finding(password, "an operator needs a password or a password_hash", depends_on=(hashed,))
     if operator.password is not None and operator.password_hash is not None:
-        yield Finding((*path, "password_hash"), "an operator has either a password or a password_hash, not both")
+        reason = "an operator has either a password or a password_hash, not both"
+        yield Finding(hashed, reason, depends_on=(password,))
 
 
 def _model_host(host: ModelHostConfig) -> Iterator[Finding]:
     if host.authority == "admin_managed" and host.store_path is None:
-        yield Finding((*_HOST, "store_path"), "authority admin_managed needs a store_path")
+        authority = (*_HOST, "authority")
+        yield Finding((*_HOST, "store_path"), "authority admin_managed needs a store_path", depends_on=(authority,))
     for name, engine in host.engines.items():
         yield from _engine(name, engine, (*_HOST, "engines", name))
     for deployment_id, deployment in host.deployments.items():
@@ -125,24 +136,28 @@ def _model_host(host: ModelHostConfig) -> Iterator[Finding]:
 
 def _engine(name: str, engine: EngineConfig, path: KeyPath) -> Iterator[Finding]:
     container = engine.launch == "container"
+    image, launch = (*path, "image"), (*path, "launch")
     if container and engine.image is None:
-        yield Finding((*path, "image"), "launch: container needs an image pinned by digest (name@sha256:...)")
+        reason = "launch: container needs an image pinned by digest (name@sha256:...)"
+        yield Finding(image, reason, depends_on=(launch,))
     if engine.image is not None and not container:
-        yield Finding((*path, "image"), "an image is only used with launch: container")
+        yield Finding(image, "an image is only used with launch: container", depends_on=(launch,))
     if engine.image is not None and not _PINNED_IMAGE.fullmatch(engine.image):
-        yield Finding((*path, "image"), "must be pinned by digest: name@sha256:<64 hex>, not by a tag")
+        yield Finding(image, "must be pinned by digest: name@sha256:<64 hex>, not by a tag")
     if engine.launch == "uv" and name not in ("vllm", "sglang"):
-        yield Finding((*path, "launch"), "uv is only for vllm and sglang")
+        yield Finding(launch, "uv is only for vllm and sglang")
     if engine.version is not None and engine.version.lower() == "latest":
         yield Finding((*path, "version"), "must be an exact version, never 'latest'")
     if engine.shm_size_gib is not None and not container:
-        yield Finding((*path, "shm_size_gib"), "shared memory is only set with launch: container")
+        reason = "shared memory is only set with launch: container"
+        yield Finding((*path, "shm_size_gib"), reason, depends_on=(launch,))
 
 
 def _deployment(deployment: DeploymentConfig, path: KeyPath) -> Iterator[Finding]:
     if deployment.replicas > 1 and deployment.variant is None and not deployment.heterogeneous_variants:
         reason = "more than one replica needs a variant, or heterogeneous_variants: true"
-        yield Finding((*path, "replicas"), reason)
+        others = ((*path, "variant"), (*path, "heterogeneous_variants"))
+        yield Finding((*path, "replicas"), reason, depends_on=others)
     for key, value in deployment.required_labels.items():
         if not key or not value:
             yield Finding((*path, "required_labels", key), "a label's key and value must not be empty")
@@ -158,4 +173,5 @@ def _spread(deployment: DeploymentConfig, path: KeyPath) -> Iterator[Finding]:
             reason = "a label is 1 to 128 letters, digits, '.', '-', '_' and '/'"
             yield Finding((*path, index), reason)
         elif key in keys[:index]:
-            yield Finding((*path, index), f"{quoted(key)} stands twice in the list")
+            first = (*path, keys.index(key))
+            yield Finding((*path, index), f"{quoted(key)} stands twice in the list", depends_on=(first,))

@@ -1,104 +1,113 @@
-"""What remains of a document once the refused values are left out, so that the cross-field rules still see it."""
+"""What remains of a document once refused values have a stand-in, so that the cross-field rules still see the rest."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import typing
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, SecretStr, TypeAdapter, ValidationError
 
 from sbproxy.config.core.findings import Finding
 from sbproxy.config.core.model_errors import error_path
+from sbproxy.config.core.shape import annotation_at, bare, block_at, is_block
 from sbproxy.config.core.tree import KeyPath
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
+
+_STAND_INS: dict[Any, tuple[Any, ...]] = {
+    str: ("x", "0" * 64),
+    SecretStr: ("x",),
+    bool: (False,),
+    int: (1,),
+    float: (1.0,),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Salvaged(Generic[ModelT]):
     """``document`` is what stands, None when nothing does; ``error`` the refusal of the whole as written.
 
-    ``dropped`` are the paths that were left out, as written.
+    ``wrong`` are the paths that were refused, and those of every value that had to be replaced.
     """
 
     document: ModelT | None
     error: ValidationError | None
-    dropped: frozenset[KeyPath]
-    plain: _Plain
+    wrong: frozenset[KeyPath]
 
-    def as_written(self, finding: Finding, also_wrong: frozenset[KeyPath] = frozenset()) -> Finding | None:
-        """``finding`` with the list indexes that the text has; None when it may only follow from what was left out."""
-        placed = replace(finding, path=self.plain.original(finding.path))
-        return None if placed.doubtful(self.dropped | also_wrong) else placed
+    def standing(self, found: Iterable[Finding], also_wrong: frozenset[KeyPath] = frozenset()) -> Iterator[Finding]:
+        """Those of ``found`` that did not look at a wrong value."""
+        wrong = self.wrong | also_wrong
+        return (finding for finding in found if not finding.doubtful(wrong))
 
 
 def salvage(data: dict[str, Any], model: type[ModelT], context: dict[str, Any] | None = None) -> Salvaged[ModelT]:
-    """Validate ``data``; leave out what is refused and try again until the rest stands. Changes ``data``."""
-    plain = _Plain(data)
-    dropped: set[KeyPath] = set()
+    """Validate ``data``; replace what is refused and try again until the rest stands. Changes ``data``.
+
+    A value with a default is left out, one that its block needs gets a stand-in, as do items of lists: their
+    neighbours keep their index.
+    """
     first: ValidationError | None = None
-    document: ModelT | None = None
-    while document is None:
+    wrong: set[KeyPath] = set()
+    replaced: set[KeyPath] = set()
+    while True:
         try:
-            document = model.model_validate(data, context=context)
+            return Salvaged(model.model_validate(data, context=context), first, frozenset(wrong))
         except ValidationError as error:
             first = first or error
-            if not plain.leave_out(error, dropped):
-                break
-    return Salvaged(document, first, frozenset(dropped), plain)
+            errors = error.errors(include_url=False, include_context=False, include_input=False)
+            for refused in {error_path(item["loc"]) for item in errors}:
+                path = _to_replace(refused, replaced)
+                if not path:
+                    return Salvaged(None, first, frozenset({*wrong, refused}))
+                wrong |= {refused, path}
+                replaced.add(path)
+                _replace(data, model, path)
 
 
-class _Plain:
-    """Plain data whose lists remember the indexes that their items had at first."""
+def _to_replace(path: KeyPath, replaced: set[KeyPath]) -> KeyPath:
+    """``path``, or its nearest ancestor that was not replaced before; so the work ends."""
+    while path in replaced:
+        path = path[:-1]
+    return path
 
-    def __init__(self, data: dict[str, Any]) -> None:
-        self._data = data
-        self._indexes: dict[int, list[int]] = {}
-        self._remember(data)
 
-    def _remember(self, value: Any) -> None:
-        if isinstance(value, list):
-            self._indexes[id(value)] = list(range(len(value)))
-        for child in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-            self._remember(child)
+def _replace(data: dict[str, Any], model: type[BaseModel], path: KeyPath) -> None:
+    container: Any = data
+    for step in path[:-1]:
+        container = _child(container, step)
+    key = path[-1]
+    block = block_at(path[:-1], model)
+    field = None if block is None else block.model_fields.get(str(key))
+    if isinstance(container, list) and isinstance(key, int) and key < len(container):
+        container[key] = _stand_in(annotation_at(path, model))
+    elif isinstance(container, dict):
+        container.pop(key, None)
+        if field is not None and field.is_required():
+            container[key] = _stand_in(annotation_at(path, model))
 
-    def original(self, path: KeyPath) -> KeyPath:
-        steps: list[str | int] = []
-        value: Any = self._data
-        for step in path:
-            known = isinstance(value, list) and isinstance(step, int) and step < len(value)
-            steps.append(self._indexes[id(value)][int(step)] if known else step)
-            value = _child(value, step)
-        return tuple(steps)
 
-    def leave_out(self, error: ValidationError, dropped: set[KeyPath]) -> bool:
-        """Remove every refused value (of a missing key: the block that lacks it) and add its path to ``dropped``.
+def _stand_in(annotation: Any) -> Any:
+    """Something valid of that type, or None; what is inside a block is found out by the next validation."""
+    kind = bare(annotation)
+    arguments = typing.get_args(kind)
+    origin = typing.get_origin(kind)
+    if is_block(kind) or origin is dict:
+        return {}
+    if origin is list:
+        return [_stand_in(arguments[0])]
+    if origin is typing.Literal:
+        return arguments[0]
+    return next((each for each in _STAND_INS.get(kind, ()) if _accepts(annotation, each)), None)
 
-        False when there was nothing to remove.
-        """
-        targets: list[tuple[Any, str | int]] = []
-        for item in error.errors(include_url=False, include_context=False, include_input=False):
-            path = error_path(item["loc"])
-            dropped.add(self.original(path))
-            path = path[:-1] if item["type"] == "missing" else path
-            if path:
-                dropped.add(self.original(path))
-                targets.append((self._at(path[:-1]), path[-1]))
-        for container, key in targets:
-            if isinstance(container, dict):
-                container.pop(key, None)
-        lists = {id(container): container for container, _ in targets if isinstance(container, list)}
-        for identity, items in lists.items():
-            wrong = {key for container, key in targets if container is items}
-            self._indexes[identity] = [at for now, at in enumerate(self._indexes[identity]) if now not in wrong]
-            items[:] = [item for now, item in enumerate(items) if now not in wrong]
-        return bool(targets)
 
-    def _at(self, path: KeyPath) -> Any:
-        value: Any = self._data
-        for step in path:
-            value = _child(value, step)
-        return value
+def _accepts(annotation: Any, value: Any) -> bool:
+    try:
+        TypeAdapter(annotation).validate_python(value)
+    except ValidationError:
+        return False
+    return True
 
 
 def _child(value: Any, step: str | int) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 import typing
 from functools import cache
-from typing import Any, Union
+from typing import Annotated, Any, Union
 
 from pydantic import BaseModel, SecretStr
 
@@ -20,10 +20,16 @@ Pattern = tuple[str, ...]
 
 def block_at(path: KeyPath, root: type[BaseModel] = SbConfig) -> type[BaseModel] | None:
     """The block type that describes the mapping at ``path`` of a ``root``; None where no block stands."""
+    annotation = bare(annotation_at(path, root))
+    return annotation if is_block(annotation) else None
+
+
+def annotation_at(path: KeyPath, root: type[BaseModel]) -> Any:
+    """The type at ``path`` with its constraints; None where no type says what may stand there."""
     annotation: Any = root
     for step in path:
-        annotation = _child(annotation, step)
-    return annotation if _is_block(annotation) else None
+        annotation = _child(bare(annotation), step)
+    return annotation
 
 
 @cache
@@ -42,38 +48,38 @@ def is_secret(path: KeyPath) -> bool:
 def _secrets(annotation: Any, pattern: Pattern) -> list[Pattern]:
     if annotation is SecretStr:
         return [pattern]
-    if _is_block(annotation):
+    if is_block(annotation):
         fields = annotation.model_fields
-        return [
-            found for name, field in fields.items() for found in _secrets(_bare(field.annotation), (*pattern, name))
-        ]
+        return [found for name, field in fields.items() for found in _secrets(bare(field.annotation), (*pattern, name))]
     if (inner := _element(annotation)) is not None:
-        return _secrets(inner, (*pattern, EACH))
+        return _secrets(bare(inner), (*pattern, EACH))
     return []
 
 
 def _child(annotation: Any, step: str | int) -> Any:
-    if _is_block(annotation):
+    if is_block(annotation):
         field = annotation.model_fields.get(step)
-        return None if field is None else _bare(field.annotation)
+        if field is None or not field.metadata:
+            return None if field is None else field.annotation
+        return Annotated[field.annotation, *field.metadata]
     return _element(annotation)
 
 
 def _element(annotation: Any) -> Any:
     """What a list or map holds, else None."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
-    return _bare(arguments[-1]) if origin in (list, dict) else None
+    return arguments[-1] if origin in (list, dict) else None
 
 
-def _bare(annotation: Any) -> Any:
+def bare(annotation: Any) -> Any:
     """``annotation`` without ``Annotated`` and without ``| None``."""
     if hasattr(annotation, "__metadata__"):
-        return _bare(typing.get_args(annotation)[0])
+        return bare(typing.get_args(annotation)[0])
     if typing.get_origin(annotation) in (Union, types.UnionType):
         rest = [argument for argument in typing.get_args(annotation) if argument is not type(None)]
-        return _bare(rest[0]) if len(rest) == 1 else annotation
+        return bare(rest[0]) if len(rest) == 1 else annotation
     return annotation
 
 
-def _is_block(annotation: Any) -> bool:
+def is_block(annotation: Any) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, BaseModel)

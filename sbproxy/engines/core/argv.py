@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from sbproxy.engines.core.extra_args import ENGINE, parse_extra_args, translate
+from sbproxy.engines.core.extra_args import ENGINE, LOAD_OPTIONS, parse_extra_args, translate
 from sbproxy.engines.core.flags import Flags
 from sbproxy.engines.core.model import LaunchSpec
 from sbproxy.errors.engines import EngineIncompatible
@@ -107,11 +107,19 @@ def _memory(words: _Words, spec: LaunchSpec, seat: Seat) -> None:
     if spec.device == "cpu":
         words.need("--gpu-layers", value=0)
         words.want("--device", value="none")
+        _own_weights(words)
     else:
         words.need("--gpu-layers", value=999)
         if seat.gpu:
             words.need("--device", value=",".join(seat.gpu))
     _kv_cache(words, spec)
+
+
+def _own_weights(words: _Words) -> None:
+    """Read the weights instead of mapping the file. llama.cpp keeps a copy of them in the layout that this CPU likes
+    best; with a mapping the file's pages would stay resident beside it, and cost twice what the estimate says."""
+    if words.taken.isdisjoint(LOAD_OPTIONS) and words.flags.first("--load-mode", "--no-mmap"):
+        words.words += translate([("--load-mode", "none")], words.flags)
 
 
 def _kv_cache(words: _Words, spec: LaunchSpec) -> None:

@@ -83,6 +83,9 @@ _OWNED: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 _VALUE = re.compile(r"-?[A-Za-z0-9][A-Za-z0-9_.,:+-]{0,63}")
 
+LOAD_OPTIONS = frozenset({"--load-mode", "--mmap", "--no-mmap", "--mlock"})
+"""Options that say how the weights get into memory; builds know one or both spellings."""
+
 _TO_LOAD_MODE = {"--mmap": "mmap", "--no-mmap": "none", "--mlock": "mmap+mlock"}
 _FROM_LOAD_MODE: dict[str, tuple[str, ...]] = {
     "auto": (),

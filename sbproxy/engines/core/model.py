@@ -86,6 +86,8 @@ class ExitKind(StrEnum):
     SIGNAL = "signal"
     CRASH = "crash"
     READINESS_TIMEOUT = "readiness_timeout"
+    UNRESPONSIVE = "unresponsive"
+    """It was ready, still runs, and answers no health check any more."""
     STOPPED = "stopped"
     """We asked it to end and it did."""
 
@@ -101,4 +103,9 @@ class ExitVerdict:
     @property
     def worth_retry(self) -> bool:
         """Whether the same plan may work at the next try; a bad file or flag never will."""
-        return self.kind in (ExitKind.SIGNAL, ExitKind.CRASH, ExitKind.PORT, ExitKind.READINESS_TIMEOUT)
+        return self.kind in _WORTH_RETRY
+
+
+_WORTH_RETRY = frozenset(
+    {ExitKind.SIGNAL, ExitKind.CRASH, ExitKind.PORT, ExitKind.READINESS_TIMEOUT, ExitKind.UNRESPONSIVE}
+)

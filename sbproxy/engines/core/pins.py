@@ -75,6 +75,17 @@ def why_not_wheel(wheel: EngineWheel, host: HostPlatform, acceleration: str) -> 
     return None
 
 
+def incomplete_pin(wheel: EngineWheel, version: str | None) -> str:
+    """Why a release archive cannot be fetched, and what to write instead."""
+    floor = ".".join(map(str, wheel.min_glibc))
+    archive = "version and sha256 of its release archive" if version is None else "sha256 of its release archive"
+    return (
+        f"incomplete pin: this version of sbproxy knows the digest of {wheel.build} alone (Linux {wheel.machine}, glibc"
+        f" {floor} or newer); {version or 'another build'} needs engines.llama_cpp.{archive}, or"
+        " engines.llama_cpp.path of an installed llama-server"
+    )
+
+
 def archive_names(version: str, host: HostPlatform, acceleration: str) -> tuple[str, ...]:
     """File names under which the project publishes a build for this machine; newer ones are tar.gz, older ones zip."""
     asset = _ASSETS.get((host.system, host.machine, acceleration))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from sbproxy.gateway.exchange import HeaderPairs, Request
-from sbproxy.gateway.http.fields import StatusLines, message_head
+from sbproxy.gateway.http.fields import StatusLines, field_lines
 from sbproxy.gateway.http.head import WireRequest
 from sbproxy.gateway.http.refusal import Refusal
 
@@ -42,9 +42,12 @@ class Source(Protocol):
 
 
 class Answer:
-    """Implements ``Exchange``. Misuse by the handler (two answers, a write before start) is a RuntimeError."""
+    """Implements ``Exchange``. Misuse by the handler (two answers, a write before start) is a RuntimeError.
 
-    __slots__ = ("_chunked", "_phase", "_silent", "_socket", "_source", "bytes_out", "keep_alive", "request")
+    ``done``: the answer was sent to its end, or cut.
+    """
+
+    __slots__ = ("_chunked", "_phase", "_silent", "_socket", "_source", "bytes_out", "done", "keep_alive", "request")
 
     def __init__(self, socket: ClientSocket, request: WireRequest, source: Source) -> None:
         self.request: Request = request
@@ -53,6 +56,7 @@ class Answer:
         self._socket = socket
         self._source = source
         self._phase = _OPEN
+        self.done = False
         self._chunked = request.minor == 1
         self._silent = request.method == "HEAD"
 
@@ -60,11 +64,6 @@ class Answer:
     def untouched(self) -> bool:
         """Nothing was sent yet."""
         return self._phase == _OPEN
-
-    @property
-    def done(self) -> bool:
-        """The answer was sent to its end, or cut."""
-        return self._phase == _DONE
 
     @property
     def paused(self) -> bool:
@@ -76,16 +75,17 @@ class Answer:
     def respond(self, status: int, headers: HeaderPairs, body: bytes) -> None:
         if self._phase != _OPEN:
             raise RuntimeError("the request was answered before")
-        head = self._head(status, headers, b"" if status == 204 else b"Content-Length: %d\r\n" % len(body))
+        lines = self._head(status, headers, b"" if status == 204 else b"Content-Length: %d\r\n" % len(body))
         self._phase = _DONE
+        self.done = True
         if self._silent or status in _NO_BODY:
             body = b""
-        self.bytes_out = len(head) + len(body)
         if len(body) <= _JOIN_BYTES:
-            self._socket.send(head + body)
-        else:
-            self._socket.send(head)
-            self._socket.send(body)
+            lines.append(body)
+            body = b""
+        self._send(b"".join(lines))
+        if body:
+            self._send(body)
 
     def refuse(self, refusal: Refusal) -> None:
         """Answer with an error of the server's own and close afterwards."""
@@ -100,9 +100,9 @@ class Answer:
         if status in _NO_BODY:
             self._silent = True
         framed = self._chunked and status not in _NO_BODY
-        head = self._head(status, headers, b"Transfer-Encoding: chunked\r\n" if framed else b"")
+        lines = self._head(status, headers, b"Transfer-Encoding: chunked\r\n" if framed else b"")
         self._phase = _STREAMING
-        self._send(head)
+        self._send(b"".join(lines))
 
     def write(self, data: bytes) -> None:
         if self._phase != _STREAMING:
@@ -118,6 +118,7 @@ class Answer:
         if self._phase != _STREAMING:
             raise RuntimeError("the answer is not being streamed")
         self._phase = _DONE
+        self.done = True
         if self._chunked and not self._silent:
             self._send(b"0\r\n\r\n")
 
@@ -125,19 +126,20 @@ class Answer:
         if self._phase == _DONE:
             return
         self._phase = _DONE
+        self.done = True
         self.keep_alive = False
         # Only a reset tells an HTTP/1.0 client that the body it reads until the end is not whole.
         self._socket.cut(reset=not self._chunked)
 
-    def _head(self, status: int, headers: HeaderPairs, framing: bytes) -> bytes:
-        if self.keep_alive and self._chunked and not self._source.draining:
-            ending = b"\r\n"
-        elif self.keep_alive and not self._source.draining:
-            ending = b"Connection: keep-alive\r\n\r\n"
-        else:
+    def _head(self, status: int, headers: HeaderPairs, framing: bytes) -> list[bytes]:
+        source = self._source
+        lines = [source.status_lines[status], *field_lines(headers), framing]
+        if not self.keep_alive or source.draining:
             self.keep_alive = False
-            ending = b"Connection: close\r\n\r\n"
-        return message_head(self._source.status_lines.get(status), headers, framing + ending)
+            lines.append(b"Connection: close\r\n\r\n")
+        else:
+            lines.append(b"\r\n" if self._chunked else b"Connection: keep-alive\r\n\r\n")
+        return lines
 
     def _send(self, data: bytes) -> None:
         self.bytes_out += len(data)

@@ -1,4 +1,6 @@
-"""One client connection: whole requests to the handler, one task and one answer at a time, in order.
+"""One client connection: whole requests to the handler, one answer at a time, in order.
+
+One task runs the handler for all requests of the connection: to make a task costs as much as to read a head.
 
 ``reader`` decides what a request is, ``answer`` writes what is sent; the listener owns the sweep and all limits.
 A client that half-closes (sends FIN while it waits) counts as gone: nothing else tells a departed client from it.
@@ -18,7 +20,7 @@ from typing import Protocol, cast
 from sbproxy.gateway.exchange import Handler
 from sbproxy.gateway.http import refusal
 from sbproxy.gateway.http.answer import JSON_HEADERS, Answer
-from sbproxy.gateway.http.fields import StatusLines, message_head
+from sbproxy.gateway.http.fields import StatusLines, field_lines
 from sbproxy.gateway.http.head import WireRequest
 from sbproxy.gateway.http.limits import ServerLimits
 from sbproxy.gateway.http.reader import BODY, NOTHING, RequestReader
@@ -58,7 +60,7 @@ class ServerConnection(asyncio.Protocol):
     """``deadline`` is a ``perf_counter`` time at which the listener's sweep calls :meth:`expire`."""
 
     __slots__ = (
-        "_answer", "_client_ip", "_drain_waiter", "_limits", "_listener", "_pending", "_phase", "_reader",
+        "_answer", "_client_ip", "_drain_waiter", "_limits", "_listener", "_next", "_pending", "_phase", "_reader",
         "_received_at", "_stage", "_started", "_task", "_transport", "_unsent", "deadline", "read_paused",
         "write_paused",
     )  # fmt: skip
@@ -74,7 +76,9 @@ class ServerConnection(asyncio.Protocol):
         self._pending = b""
         self._received_at = 0.0
         self._answer: Answer | None = None
+        # The task parks in ``_next`` between requests; ``_started`` is false until the handler has the one at hand.
         self._task: asyncio.Task[None] | None = None
+        self._next: asyncio.Future[None] | None = None
         self._started = False
         self._drain_waiter: asyncio.Future[None] | None = None
         self._unsent = 0
@@ -116,6 +120,7 @@ class ServerConnection(asyncio.Protocol):
         self.write_paused = False
         self._wake_drain()
         self._cancel_unanswered()
+        self._wake_task()
         self._listener.closed(self)
 
     def pause_writing(self) -> None:
@@ -138,7 +143,7 @@ class ServerConnection(asyncio.Protocol):
         got = self._reader.feed(data)
         if got is None:
             self._await_more(len(data))
-        elif isinstance(got, Refusal):
+        elif type(got) is Refusal:
             self._refuse(got)
         else:
             self._dispatch(*got)
@@ -166,10 +171,13 @@ class ServerConnection(asyncio.Protocol):
             if len(rest) > self._limits.read_ahead_bytes:
                 self._pause_reading()
         listener = self._listener
-        answer = self._answer = Answer(self, request, listener)
+        self._answer = Answer(self, request, listener)
         listener.active_requests += 1
         self._started = False
-        self._task = listener.loop.create_task(self._run(answer))
+        if self._task is None:
+            self._task = listener.loop.create_task(self._serve())
+        else:
+            self._wake_task()
 
     def _pause_reading(self) -> None:
         if not self.read_paused and self._transport is not None:
@@ -178,21 +186,44 @@ class ServerConnection(asyncio.Protocol):
 
     # --- answering ------------------------------------------------------------------------------------------------
 
-    async def _run(self, answer: Answer) -> None:
-        """The top of a request's task."""
-        self._started = True
+    async def _serve(self) -> None:
+        """The connection's task: gives each request to the handler until the connection is over."""
+        listener = self._listener
         try:
-            await self._listener.handler(answer)
+            while True:
+                answer = self._answer
+                if answer is not None:
+                    self._started = True
+                    await self._run(answer, listener.handler)
+                elif self._phase == _CLOSING:
+                    return
+                else:
+                    waiter = self._next = listener.loop.create_future()
+                    await waiter
+        finally:
+            self._task = self._next = None
+
+    async def _run(self, answer: Answer, handler: Handler) -> None:
+        try:
+            await handler(answer)
         except Exception as error:  # noqa: BLE001 - a task's top
             # Neither the exception's text nor locals: both may hold a piece of the request.
             _log.error("answering failed with %s at %s", type(error).__name__, _where(error))
             if answer.untouched:
                 answer.refuse(refusal.HANDLER_FAILED)
+        except asyncio.CancelledError:
+            answer.keep_alive = False  # the task ends here, and the connection with it
+            raise
         finally:
             self._settle(answer)
 
+    def _wake_task(self) -> None:
+        """There is a request for the task, or there will be none; it sees for itself when it is not parked."""
+        waiter, self._next = self._next, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
     def _settle(self, answer: Answer) -> None:
-        self._task = None
         self._answer = None
         listener = self._listener
         listener.active_requests -= 1
@@ -309,9 +340,9 @@ class ServerConnection(asyncio.Protocol):
         if transport is None:
             return
         body = fault.body()
+        first = self._listener.status_lines[fault.status]
         last = b"Content-Length: %d\r\nConnection: close\r\n\r\n" % len(body)
-        head = message_head(self._listener.status_lines.get(fault.status), JSON_HEADERS, last)
-        transport.write(head + body)
+        transport.write(b"".join((first, *field_lines(JSON_HEADERS), last, body)))
         self.deadline = perf_counter() + self._limits.linger_timeout_s
         if transport.can_write_eof():
             transport.write_eof()

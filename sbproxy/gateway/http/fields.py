@@ -9,9 +9,12 @@ import re
 from email.utils import formatdate
 from http import HTTPStatus
 from time import time
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from sbproxy.gateway.exchange import HeaderPairs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Field = tuple[bytes, bytes]
 _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
@@ -48,18 +51,21 @@ _LINES_KEPT = 1024
 _LINE_BYTES_KEPT = 256
 _read: dict[bytes, Field] = {}
 _written: dict[Field, bytes] = {}
+_sound_names: set[bytes] = set()
+# Bound once, and typed as if nothing were ever missing: a cast for each message would be a call for each message.
+_find_read = cast("Callable[[bytes], Field]", _read.get)
+_find_written = cast("Callable[[Field], bytes]", _written.get)
 
 
 def remembered(lines: list[bytes]) -> list[Field] | None:
     """Names and values of field lines, if every one of them was found sound before; else None."""
-    fields = list(map(_read.get, lines))
-    return cast("list[Field]", fields) if all(fields) else None
+    fields = list(map(_find_read, lines))
+    return fields if all(fields) else None
 
 
 def split_fields(lines: list[bytes], *, sound: bool) -> list[Field]:
     """Lower-case names, and values; new lines are remembered if they are ``sound``."""
-    get = _read.get
-    return [get(line) or _split(line, sound) for line in lines]
+    return [_find_read(line) or _split(line, sound) for line in lines]
 
 
 def _split(line: bytes, sound: bool) -> Field:
@@ -72,50 +78,51 @@ def _split(line: bytes, sound: bool) -> Field:
     return field
 
 
-def message_head(first: bytes, headers: HeaderPairs, last: bytes) -> bytes:
-    """``first``, the fields and ``last`` as one head.
+def field_lines(headers: HeaderPairs) -> list[bytes]:
+    """The fields as lines with their line ends.
 
     ValueError for a reserved or malformed name, and for a value with CR, LF or NUL.
     """
-    lines = list(map(_written.get, headers))
+    lines = list(map(_find_written, headers))
     if not all(lines):
-        lines = [_written.get(field) or _write(field) for field in headers]
-    return b"".join((first, *cast("list[bytes]", lines), last))
+        for at, line in enumerate(lines):
+            if not line:
+                lines[at] = _write(headers[at])
+    return lines
 
 
 def _write(field: Field) -> bytes:
     name, value = field
-    if name in _RESERVED:
-        raise ValueError(f"the header {name.decode('latin-1')} is written by the wire itself")
-    if _TOKEN.fullmatch(name) is None:
-        raise ValueError("a header name is not a token")
-    if b"\r" in value or b"\n" in value or b"\0" in value:
+    if name not in _sound_names:
+        _check_name(name)
+    # Request ids, nearly all of what is new in an answer, need no search for the bytes that end a line.
+    if not value.isalnum() and (b"\r" in value or b"\n" in value or b"\0" in value):
         raise ValueError("a header value holds CR, LF or NUL")
     line = b"%b: %b\r\n" % field
-    if len(line) <= _LINE_BYTES_KEPT and name not in _PASSING:
+    if name not in _PASSING and len(line) <= _LINE_BYTES_KEPT:
         if len(_written) >= _LINES_KEPT:
             _written.clear()
         _written[field] = line
     return line
 
 
-class StatusLines:
-    """The first two lines of an answer (status and Date), kept for each status until they are forgotten."""
+def _check_name(name: bytes) -> None:
+    if name in _RESERVED:
+        raise ValueError(f"the header {name.decode('latin-1')} is written by the wire itself")
+    if _TOKEN.fullmatch(name) is None:
+        raise ValueError("a header name is not a token")
+    if len(_sound_names) >= _LINES_KEPT:
+        _sound_names.clear()
+    _sound_names.add(name)
 
-    __slots__ = ("_lines",)
 
-    def __init__(self) -> None:
-        self._lines: dict[int, bytes] = {}
+class StatusLines(dict[int, bytes]):
+    """The first two lines of an answer (status and Date) by status, with their line ends, made when they are missing.
 
-    def get(self, status: int) -> bytes:
-        """Two lines with their line ends; ValueError for a status that is not final (200 to 599)."""
-        return self._lines.get(status) or self._make(status)
+    ``clear`` it at least once a second to let the date move on. ValueError for a status that is not final (200 to 599).
+    """
 
-    def forget(self) -> None:
-        """Let the date move on. To be called at least once a second."""
-        self._lines.clear()
-
-    def _make(self, status: int) -> bytes:
+    def __missing__(self, status: int) -> bytes:
         if not 200 <= status <= 599:
             raise ValueError(f"{status} is not a final status")
         try:
@@ -123,5 +130,5 @@ class StatusLines:
         except ValueError:
             phrase = ""
         lines = f"HTTP/1.1 {status} {phrase}\r\nDate: {formatdate(time(), usegmt=True)}\r\n".encode("ascii")
-        self._lines[status] = lines
+        self[status] = lines
         return lines

@@ -38,26 +38,25 @@ class WireRequest(Request):
     version's last digit. ``body``, ``client_ip`` and ``received_at`` are filled in when the body is complete.
     """
 
-    __slots__ = ("expects", "keep_alive", "length", "minor")
+    __slots__ = ("_fields", "expects", "keep_alive", "length", "minor")
 
     def __init__(self, line: _RequestLine, headers: list[Field]) -> None:
-        self.method, self.path, self.query, self.minor = line
+        self.method, self.path, self.query, minor = line
         self.headers = headers
         self.host = ""
-        self.body = b""
-        self.client_ip = ""
-        self.received_at = 0.0
         self.length = 0
         self.expects = False
-        self.keep_alive = self.minor == 1
+        self.minor = minor
+        self.keep_alive = minor == 1
 
     def frame(self) -> Refusal | None:
         """Settle host, framing and connection options from the fields, or say which rule these break together."""
-        fields = dict(self.headers)
+        fields = self._fields = dict(self.headers)
         if len(fields) != len(self.headers):
             fault = self._find_repeated()
             if fault is not None:
                 return fault
+            fields = self._fields = dict(reversed(self.headers))
         get = fields.get
         host = get(b"host")
         if host:
@@ -81,6 +80,9 @@ class WireRequest(Request):
         if b"expect" in fields:
             return self._note_expectation(fields[b"expect"])
         return None
+
+    def header(self, name: bytes) -> bytes | None:
+        return self._fields.get(name)
 
     def _frame_chunked(self, coding: bytes, length: bytes | None) -> Refusal | None:
         if length is not None:
@@ -133,7 +135,7 @@ def read_head(raw: bytes, limits: ServerLimits) -> WireRequest | Refusal:
     lines = raw[:-4].split(b"\r\n")
     first = lines.pop(0)
     line = _lines.get(first) or _read_line(first, limits)
-    if isinstance(line, Refusal):
+    if type(line) is Refusal:
         return line
     if len(lines) > limits.header_count:
         return refusal.TOO_MANY_HEADERS
@@ -144,8 +146,8 @@ def read_head(raw: bytes, limits: ServerLimits) -> WireRequest | Refusal:
         fields = split_fields(lines, sound=rejected is None)
     request = WireRequest(line, fields)
     fault = request.frame() or rejected  # which of two lengths is too many is better told here than by the parser
-    if fault is None and request.length > limits.body_bytes:
-        fault = refusal.BODY_TOO_LARGE
+    if request.length > limits.body_bytes:
+        fault = fault or refusal.BODY_TOO_LARGE
     return fault or request
 
 

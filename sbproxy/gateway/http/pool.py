@@ -13,13 +13,13 @@ from time import perf_counter
 
 from sbproxy.errors.gateway import UpstreamTimeout, UpstreamUnreachable
 from sbproxy.gateway.exchange import HeaderPairs, Upstream
-from sbproxy.gateway.http.fields import message_head
+from sbproxy.gateway.http.fields import field_lines
 from sbproxy.gateway.http.reply import Reply
 from sbproxy.gateway.http.upstream import UpstreamConnection
 
 _TARGET = re.compile(r"/[!-~]*")
 _METHOD = re.compile(r"[A-Z]{1,16}")
-_REQUEST_LINES = 64
+_HEADS_KEPT = 64
 _SWEEP_S = 0.1
 _CLOSE_S = 5.0
 
@@ -27,7 +27,7 @@ _CLOSE_S = 5.0
 class _Place:
     """The connections to one upstream. A retired place keeps none: its upstream is gone."""
 
-    __slots__ = ("_lines", "_pool", "authority", "idle", "retired", "upstream")
+    __slots__ = ("_headers", "_heads", "_pool", "authority", "idle", "retired", "upstream")
 
     def __init__(self, pool: UpstreamPool, upstream: Upstream) -> None:
         self.upstream = upstream
@@ -35,19 +35,30 @@ class _Place:
         self.idle: list[UpstreamConnection] = []
         self.retired = False
         self._pool = pool
-        self._lines: dict[tuple[str, str], bytes] = {}
+        self._headers: HeaderPairs = ()
+        self._heads: dict[tuple[str, str], bytes] = {}
 
-    def request_line(self, method: str, path: str) -> bytes:
-        """Request line and Host field; ValueError when either part would break the head."""
-        line = self._lines.get((method, path))
-        if line is None:
-            if _METHOD.fullmatch(method) is None or _TARGET.fullmatch(path) is None:
-                raise ValueError("an upstream request needs an upper-case method and a printable path")
-            if len(self._lines) >= _REQUEST_LINES:
-                self._lines.clear()
-            line = f"{method} {path} HTTP/1.1\r\nHost: {self.authority}\r\n".encode("ascii")
-            self._lines[method, path] = line
-        return line
+    def head(self, method: str, path: str, headers: HeaderPairs) -> bytes:
+        """The head without its length and end; ValueError when a part of it would break it.
+
+        A provider and an engine send the same fields, the same object even, with every request. So whole heads are
+        kept, for one such object at a time and for no longer than it: they hold its secret, as their sender does.
+        """
+        if headers is not self._headers:
+            self._heads.clear()
+            self._headers = headers
+        return self._heads.get((method, path)) or self._write_head(method, path)
+
+    def _write_head(self, method: str, path: str) -> bytes:
+        if _METHOD.fullmatch(method) is None or _TARGET.fullmatch(path) is None:
+            raise ValueError("an upstream request needs an upper-case method and a printable path")
+        first = f"{method} {path} HTTP/1.1\r\nHost: {self.authority}\r\n".encode("ascii")
+        head = b"".join((first, *field_lines(self._headers)))
+        if type(self._headers) is tuple:  # anything else could change under us
+            if len(self._heads) >= _HEADS_KEPT:
+                self._heads.clear()
+            self._heads[method, path] = head
+        return head
 
     def finished(self, connection: UpstreamConnection, *, reusable: bool) -> None:
         pool = self._pool
@@ -111,11 +122,11 @@ class UpstreamPool:
             if place is None:
                 place = self._places[upstream] = _Place(self, upstream)
             self._recent = place
-        line = place.request_line(method, path)
+        head = place.head(method, path, headers)
         if body or method in ("POST", "PUT", "PATCH"):
-            head = message_head(line, headers, b"Content-Length: %d\r\n\r\n" % len(body))
+            head = b"%bContent-Length: %d\r\n\r\n" % (head, len(body))
         else:
-            head = message_head(line, headers, b"\r\n")
+            head += b"\r\n"
         head_only = method == "HEAD"
         idle = place.idle
         while idle:

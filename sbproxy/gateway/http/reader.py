@@ -38,29 +38,39 @@ class RequestReader:
 
     def feed(self, data: bytes) -> Whole | Refusal | None:
         """A whole request as (request, bytes that follow), why there will be none, or None for more bytes."""
-        if self._head is not None:
-            return self._take_body(self._head, data)
-        if self.stage == HEAD:
-            data = self._pending + data
-        elif data.startswith(b"\r\n"):
+        if self.stage != NOTHING:
+            return self._feed_more(data)
+        if data.startswith(b"\r\n"):
             # RFC 9112 2.2: an empty line before a request line is to be ignored; some old clients end bodies with one.
             data = data[2:]
             if not data:
                 return None
-        end = data.find(b"\r\n\r\n", self._scanned) + 4
-        if end < 4 or end > self._limits.head_bytes:
+        return self._take_head(data, data.find(b"\r\n\r\n") + 4)
+
+    def _feed_more(self, data: bytes) -> Whole | Refusal | None:
+        if self._head is not None:
+            return self._take_body(self._head, data)
+        data, self._pending = self._pending + data, b""
+        return self._take_head(data, data.find(b"\r\n\r\n", self._scanned) + 4)
+
+    def _take_head(self, data: bytes, end: int) -> Whole | Refusal | None:
+        limits = self._limits
+        if end < 4 or end > limits.head_bytes:
             return self._hold(data, end)
-        self._scanned = 0
-        self._pending = b""
-        head = read_head(data[:end], self._limits)
-        if isinstance(head, Refusal):
+        head = read_head(data[:end], limits)
+        if type(head) is Refusal:
             return head
-        rest = data[end:]
+        body = data[end:]
         length = head.length
-        if length == len(rest):
+        if length == len(body):
             self.stage = NOTHING
-            head.body = rest
+            head.body = body
             return head, b""
+        return self._take_part(head, body)
+
+    def _take_part(self, head: WireRequest, rest: bytes) -> Whole | Refusal | None:
+        """The body is not what came with the head: more or less, or chunked."""
+        length = head.length
         if 0 <= length < len(rest):
             self.stage = NOTHING
             head.body = rest[:length]

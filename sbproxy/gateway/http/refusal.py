@@ -6,10 +6,12 @@ Texts name the rule that was broken and never repeat what the client sent.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import final
 
 import orjson
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """An HTTP status, a stable code and a sentence. The connection is closed after it."""

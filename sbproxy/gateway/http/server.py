@@ -108,7 +108,7 @@ class HttpServer:
             return
 
     def _sweep(self) -> None:
-        self.status_lines.forget()
+        self.status_lines.clear()
         now = perf_counter()
         for connection in list(self.connections):
             if connection.deadline < now:

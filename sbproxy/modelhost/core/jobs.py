@@ -11,6 +11,9 @@ JobId = NewType("JobId", str)
 
 JobKind = Literal["pull", "verify", "provision", "launch", "load", "drain", "stop", "rollout", "delete", "reset"]
 JobState = Literal["queued", "running", "downloading", "verifying", "ready", "failed", "deleting", "deleted"]
+StopKind = Literal["stop", "drain"]
+"""One operation under the two names that operators ask for it (document 2)."""
+
 TERMINAL: frozenset[JobState] = frozenset({"ready", "failed", "deleted"})
 
 _LIFECYCLE: dict[JobState, frozenset[JobState]] = {
@@ -70,6 +73,8 @@ class JobRecord:
     terminal_at_ms: int | None = None
     error: str | None = None
     error_code: str | None = None
+    note: str | None = None
+    """What a job that ended well has to tell, such as answers that a drain had to cut."""
 
 
 class IllegalMove(ValueError):
@@ -90,8 +95,9 @@ def move(
     progress: JobProgress | None = None,
     error: str | None = None,
     error_code: str | None = None,
+    note: str | None = None,
 ) -> JobRecord:
-    """The job after one legal move; raises IllegalMove. Progress is kept monotonic, the error bounded and redacted."""
+    """The job after one legal move; raises IllegalMove. Progress is kept monotonic, texts are bounded and redacted."""
     if state not in LEGAL_MOVES[job.kind].get(job.state, frozenset()):
         raise IllegalMove(f"a {job.kind} job cannot go from {job.state} to {state}")
     now_ms = max(now_ms, job.updated_at_ms)
@@ -103,6 +109,7 @@ def move(
         terminal_at_ms=now_ms if state in TERMINAL else None,
         error=None if error is None else redact(error),
         error_code=error_code,
+        note=None if note is None else redact(note),
     )
 
 

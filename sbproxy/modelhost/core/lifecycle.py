@@ -8,15 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from sbproxy.engines.core.model import ExitKind, ExitVerdict
 from sbproxy.errors.engines import EngineLaunchFailed
 from sbproxy.errors.tree import SbproxyError
+from sbproxy.modelhost.core.events import (
+    ArtifactVerified,
+    DrainDeadlinePassed,
+    DrainRequested,
+    EngineExited,
+    EngineReady,
+    EngineStopped,
+    EngineUnresponsive,
+    Event,
+    PermitsReturned,
+    PreparationFailed,
+    ResetRequested,
+    RestartDue,
+    StartRequested,
+    StopCause,
+)
 from sbproxy.modelhost.core.status import AdmissionReason, ReplicaState
-
-StopCause = Literal["keep_alive", "operator", "reload", "shutdown", "crash"]
-"""Why an engine went away. Eviction under memory pressure adds its own cause when several deployments compete."""
 
 DETERMINISTIC: frozenset[ExitKind] = frozenset({ExitKind.BAD_FILE, ExitKind.BAD_FLAG, ExitKind.OUT_OF_MEMORY})
 """Exits that the same plan repeats for ever: the generation is held until a reset or a reload."""
@@ -53,99 +65,24 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """The machine's whole state. ``restart_pending`` is true while a backoff runs."""
+    """The machine's whole state. ``restart_pending`` is true while a backoff runs.
+
+    ``stop_cause`` says why the last engine went away; it stays until the next one is ready. ``lost`` is the hung engine
+    that is being ended: its end is a crash, unless somebody asked for a stop meanwhile.
+    """
 
     state: ReplicaState = "configured"
     failure: Failure | None = None
     stop_cause: StopCause | None = None
     quick_exits: int = 0
     restart_pending: bool = False
+    lost: EngineUnresponsive | None = None
 
     @property
     def resident(self) -> bool:
         """An engine of this generation runs, starts or stops."""
         return self.state in ("assigned", "preparing", "ready", "draining")
 
-
-# --- events -----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class StartRequested:
-    """A request, an operator or a reload wants the engine."""
-
-
-@dataclass(frozen=True, slots=True)
-class ArtifactVerified:
-    """The snapshot is in the cache and its bytes are right."""
-
-
-@dataclass(frozen=True, slots=True)
-class PreparationFailed:
-    """The artifact, the memory or the engine binary cannot be had, or the launch was refused."""
-
-    error: SbproxyError
-
-
-@dataclass(frozen=True, slots=True)
-class EngineReady:
-    """The engine answers its health check."""
-
-
-@dataclass(frozen=True, slots=True)
-class EngineExited:
-    """The process ended unasked. ``uptime_ms`` counts from readiness; None when it never got there."""
-
-    verdict: ExitVerdict
-    uptime_ms: int | None
-    error: SbproxyError | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class DrainRequested:
-    """Somebody wants the engine gone."""
-
-    cause: StopCause
-
-
-@dataclass(frozen=True, slots=True)
-class PermitsReturned:
-    """The last active request of a draining generation ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class DrainDeadlinePassed:
-    """Requests are still active at the end of ``shutdown_deadline_ms``."""
-
-
-@dataclass(frozen=True, slots=True)
-class EngineStopped:
-    """The process that we asked to end has ended, or a cancelled preparation has let go of everything."""
-
-
-@dataclass(frozen=True, slots=True)
-class RestartDue:
-    """A crash backoff ran out."""
-
-
-@dataclass(frozen=True, slots=True)
-class ResetRequested:
-    """An operator clears a failure."""
-
-
-Event = (
-    StartRequested
-    | ArtifactVerified
-    | PreparationFailed
-    | EngineReady
-    | EngineExited
-    | DrainRequested
-    | PermitsReturned
-    | DrainDeadlinePassed
-    | EngineStopped
-    | RestartDue
-    | ResetRequested
-)
 
 # --- commands ---------------------------------------------------------------------------------------------------------
 
@@ -229,7 +166,7 @@ Step = tuple[Generation, tuple[Command, ...]]
 
 
 def _begin(now: Generation, event: Event, policy: RestartPolicy) -> Step:
-    return replace(now, state="assigned", stop_cause=None, restart_pending=False), (PrepareArtifact(),)
+    return replace(now, state="assigned", restart_pending=False), (PrepareArtifact(),)
 
 
 def _stay(now: Generation, event: Event, policy: RestartPolicy) -> Step:
@@ -245,7 +182,7 @@ def _launch(now: Generation, event: Event, policy: RestartPolicy) -> Step:
 
 
 def _ready(now: Generation, event: Event, policy: RestartPolicy) -> Step:
-    return replace(now, state="ready", failure=None), (AdmitWaiters(), ArmKeepAlive())
+    return replace(now, state="ready", failure=None, stop_cause=None), (AdmitWaiters(), ArmKeepAlive())
 
 
 def _not_prepared(now: Generation, event: Event, policy: RestartPolicy) -> Step:
@@ -253,33 +190,37 @@ def _not_prepared(now: Generation, event: Event, policy: RestartPolicy) -> Step:
     error = event.error
     held = isinstance(error, EngineLaunchFailed) and error.verdict in DETERMINISTIC
     failure = Failure(error.code, str(error)[:MAX_DETAIL], "engine_unhealthy" if held else None)
-    failed = replace(now, state="failed", failure=failure, stop_cause=None)
-    return failed, (RejectWaiters("engine_unhealthy", error),)
+    return replace(now, state="failed", failure=failure), (RejectWaiters("engine_unhealthy", error),)
 
 
 def _exited(now: Generation, event: Event, policy: RestartPolicy) -> Step:
     assert isinstance(event, EngineExited)  # noqa: S101 - narrows the type; the table guarantees it
     verdict = event.verdict
-    detail = f"{verdict.kind}: {verdict.detail}"[:MAX_DETAIL]
+    detail = _told(verdict)
     reject = RejectWaiters("engine_unhealthy", event.error)
+    cause: StopCause = "unresponsive" if verdict.kind is ExitKind.UNRESPONSIVE else "crash"
     if verdict.kind in DETERMINISTIC:
         failure = Failure("engine_unhealthy", detail, "engine_unhealthy")
-        return replace(now, state="failed", failure=failure, stop_cause="crash"), (reject, RevokePermits())
+        return replace(now, state="failed", failure=failure, stop_cause=cause), (reject, RevokePermits())
     stable = event.uptime_ms is not None and event.uptime_ms >= policy.stable_after_ms
     quick = 1 if stable else now.quick_exits + 1
     if quick >= policy.limit:
         failure = Failure("crash_loop", f"{detail} ({quick} quick exits in a row)"[:MAX_DETAIL], "crash_loop")
-        looping = replace(now, state="failed", failure=failure, stop_cause="crash", quick_exits=quick)
+        looping = replace(now, state="failed", failure=failure, stop_cause=cause, quick_exits=quick)
         return looping, (reject, RevokePermits())
     failed = replace(
         now,
         state="failed",
         failure=Failure("engine_unhealthy", detail),
-        stop_cause="crash",
+        stop_cause=cause,
         quick_exits=quick,
         restart_pending=True,
     )
     return failed, (reject, RevokePermits(), ScheduleRestart(policy.delay_ms(quick)))
+
+
+def _told(verdict: ExitVerdict) -> str:
+    return f"{verdict.kind}: {verdict.detail}"[:MAX_DETAIL]
 
 
 def _rest(now: Generation, event: Event, policy: RestartPolicy) -> Step:
@@ -307,11 +248,27 @@ def _cut(now: Generation, event: Event, policy: RestartPolicy) -> Step:
 
 
 def _stopped(now: Generation, event: Event, policy: RestartPolicy) -> Step:
+    if now.lost is not None:
+        return _exited(replace(now, lost=None), EngineExited(now.lost.verdict, now.lost.uptime_ms), policy)
     return replace(now, state="stopped", failure=None, quick_exits=0), (RevokePermits(),)
 
 
+def _lose(now: Generation, event: Event, policy: RestartPolicy) -> Step:
+    assert isinstance(event, EngineUnresponsive)  # noqa: S101 - narrows the type; the table guarantees it
+    # Not failed yet: the process still holds its memory, and a restart beside it could not have it.
+    failure = Failure("engine_unhealthy", _told(event.verdict))
+    draining = replace(now, state="draining", failure=failure, stop_cause="unresponsive", lost=event)
+    return draining, (RejectWaiters("engine_unhealthy"), RevokePermits(), StopEngine())
+
+
+def _join(now: Generation, event: Event, policy: RestartPolicy) -> Step:
+    assert isinstance(event, DrainRequested)  # noqa: S101 - narrows the type; the table guarantees it
+    # Whoever wants a hung engine gone wants no restart of it.
+    return (now if now.lost is None else replace(now, lost=None, stop_cause=event.cause)), ()
+
+
 def _refuse_draining(now: Generation, event: Event, policy: RestartPolicy) -> Step:
-    return now, (RejectWaiters("draining"),)
+    return now, (RejectWaiters("draining" if now.lost is None else "engine_unhealthy"),)
 
 
 def _heal(now: Generation, event: Event, policy: RestartPolicy) -> Step:
@@ -327,7 +284,9 @@ def _keep_failed(now: Generation, event: Event, policy: RestartPolicy) -> Step:
 
 
 def _reset(now: Generation, event: Event, policy: RestartPolicy) -> Step:
-    return Generation(), (CancelRestart(),)
+    clean = Generation(stop_cause=now.stop_cause)
+    # Callers may be waiting for the restart that a backoff has promised: they get it now.
+    return _begin(clean, event, policy) if now.restart_pending else (clean, (CancelRestart(),))
 
 
 Transition = Callable[[Generation, Event, RestartPolicy], Step]
@@ -351,12 +310,14 @@ TABLE: dict[tuple[ReplicaState, type[Event]], Transition] = {
     ("preparing", DrainRequested): _give_up,
     ("ready", StartRequested): _stay,
     ("ready", EngineExited): _exited,
+    ("ready", EngineUnresponsive): _lose,
     ("ready", DrainRequested): _drain,
     ("draining", StartRequested): _refuse_draining,
-    ("draining", DrainRequested): _stay,
+    ("draining", DrainRequested): _join,
     ("draining", PermitsReturned): _stop,
     ("draining", DrainDeadlinePassed): _cut,
     ("draining", EngineExited): _stopped,
+    ("draining", EngineUnresponsive): _cut,
     ("draining", EngineStopped): _stopped,
     ("stopped", StartRequested): _begin,
     ("stopped", DrainRequested): _stay,

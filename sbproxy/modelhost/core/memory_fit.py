@@ -26,7 +26,7 @@ _SUFFIXES = {"gguf": (".gguf",), "safetensors": (".safetensors",), "pickle": (".
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What one engine is asked to hold. ``context_tokens`` is per request, ``shape`` None until the file is here."""
+    """What one engine is asked to hold. ``context_tokens`` is per request, ``shape`` None when it is unknown."""
 
     weight_bytes: int
     weight_class: WeightClass
@@ -86,7 +86,7 @@ def kv_bytes_per_element(engine: str, kv_quant: str, weights: WeightClass) -> fl
 def estimate(demand: Demand, device_indexes: tuple[int, ...], safety_margin: float) -> MemoryEstimate:
     """All terms per device, each truncated to whole bytes before they are summed.
 
-    Without a shape the KV term is 0: before the file is here the figure is a lower bound.
+    Without a shape the KV term is 0, and the figure a lower bound.
     """
     weights = demand.weight_bytes / demand.tensor_parallel
     kv = 0.0

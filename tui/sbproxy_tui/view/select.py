@@ -93,15 +93,15 @@ def stop_question(state: ConsoleState, deployment: str) -> str:
 def empty_note(state: ConsoleState) -> str:
     """Why the table is empty: empty is not broken (design/console.md 4.3)."""
     if state.status is None:
-        return scrub(state.problem or "waiting for the first answer", 200)
+        return "" if state.problem else "waiting for the first answer"
     if not state.status.deployments:
         return "no deployments are configured; add one under proxy.model_host.deployments in sb.yml, then reload"
     return ""
 
 
 def job_lines(state: ConsoleState) -> tuple[str, ...]:
-    """The newest jobs last, one line each."""
-    return tuple(_job_line(job) for job in state.jobs[-JOB_LINES:])
+    """The newest jobs first, one line each."""
+    return tuple(_job_line(job) for job in state.jobs[: -JOB_LINES - 1 : -1])
 
 
 def _job_line(job: Job) -> str:

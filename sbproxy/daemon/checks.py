@@ -1,0 +1,131 @@
+"""What no room can check alone: names, engine arguments and password hashes of sb.yml that other rooms give a meaning.
+
+Reads the document and its catalog, nothing else. Used by the start, by every reload and by ``sbproxy validate``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from sbproxy.catalog.core.model import Catalog, ModelId, WorkerFacts
+from sbproxy.catalog.core.resolve import resolve
+from sbproxy.catalog.document import builtin_catalog, read_catalog
+from sbproxy.config.core.document import AdminConfig, SbConfig
+from sbproxy.config.core.findings import Finding
+from sbproxy.config.core.model_host import DeploymentConfig, ModelHostConfig
+from sbproxy.config.core.references import CATALOG_FILE, reference_findings
+from sbproxy.config.core.tree import KeyPath
+from sbproxy.config.load import Loaded, load_file
+from sbproxy.engines.core.extra_args import ALLOWED, ENGINE, SHORT, parse_extra_args
+from sbproxy.errors.catalog import CatalogInvalid, CatalogUnreadable, NoCompatibleVariant
+from sbproxy.errors.config import Problem
+from sbproxy.errors.engines import UnsafeArgument
+
+_ANY_MACHINE = WorkerFacts(
+    accelerators=frozenset({"cpu", "cuda", "metal"}), engines=frozenset({ENGINE}), compute_capability=(99, 0)
+)
+"""Offers everything that a machine could to the engines of this version."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A configuration without a mistake, and the catalog that its names were looked up in."""
+
+    loaded: Loaded
+    catalog: Catalog
+
+
+def load_checked(path: Path, environ: Mapping[str, str], *, resolve_secrets: bool = True) -> Checked:
+    """Read and check everything that can be checked without this machine. Blocking.
+
+    Raises ConfigUnreadable, or ConfigInvalid with every problem of the document and of the catalog that it names.
+    """
+    catalogs: list[Catalog] = []
+
+    def further(config: SbConfig) -> Iterator[Finding | Problem]:
+        try:
+            catalogs.append(configured_catalog(config.proxy.model_host))
+        except CatalogUnreadable as error:
+            yield Finding(CATALOG_FILE, str(error))
+        except CatalogInvalid as error:
+            yield from error.problems
+        yield from crossing_findings(config, catalogs[0] if catalogs else None)
+
+    loaded = load_file(path, environ, resolve_secrets=resolve_secrets, further=further)
+    return Checked(loaded, catalogs[0])
+
+
+def configured_catalog(config: ModelHostConfig) -> Catalog:
+    """The catalog file of a configuration, or the built-in one. Raises CatalogUnreadable or CatalogInvalid."""
+    return read_catalog(Path(config.catalog_file)) if config.catalog_file else builtin_catalog()
+
+
+def crossing_findings(config: SbConfig, catalog: Catalog | None) -> Iterator[Finding]:
+    """Everything in ``config`` that only another room can refuse. Without a catalog its names are not looked up."""
+    if catalog is not None:
+        variants = {str(name): tuple(str(each.id) for each in model.variants) for name, model in catalog.models.items()}
+        yield from reference_findings(config, variants)
+    for deployment_id, deployment in config.proxy.model_host.deployments.items():
+        path: KeyPath = ("proxy", "model_host", "deployments", deployment_id)
+        if catalog is not None:
+            yield from _runnable(catalog, deployment, path)
+        yield from argument_findings(deployment, path)
+    yield from _password_hashes(config.proxy.admin)
+
+
+def _runnable(catalog: Catalog, deployment: DeploymentConfig, path: KeyPath) -> Iterator[Finding]:
+    """A variant that no machine could run with this version. Names that are not there were reported before."""
+    model = catalog.models.get(ModelId(deployment.model))
+    pinned = deployment.variant
+    candidates = [each for each in model.variants if pinned in (None, each.id)] if model else []
+    if not candidates or deployment.engine not in ("auto", ENGINE):
+        return
+    try:
+        resolve(catalog, deployment.model, pinned, _ANY_MACHINE, deployment.engine)
+    except NoCompatibleVariant as error:
+        engines = sorted({engine for each in candidates for engine in each.engines})
+        why = "; ".join(error.reasons) if ENGINE in engines else f"it runs with {', '.join(engines)}"
+        reason = f"this version, whose engine is {ENGINE}, cannot run it: {why}"
+        depends = (CATALOG_FILE, *((*path, key) for key in ("model", "variant", "engine")))
+        yield Finding((*path, "variant" if pinned else "model"), reason, depends_on=depends)
+
+
+def argument_findings(deployment: DeploymentConfig, path: KeyPath) -> Iterator[Finding]:
+    """Every element of ``extra_args`` that the engine's allow-list refuses.
+
+    What was refused is left out and the rest is looked at again, so that the first one hides no other.
+    """
+    # Without a choice of its own a deployment gets the one engine of this version.
+    args = tuple(deployment.extra_args) if deployment.engine in ("auto", ENGINE) else ()
+    at = 0
+    accepted: tuple[str, ...] = ()
+    while at < len(args):
+        takes_value = ALLOWED.get(SHORT.get(args[at], args[at]), False)
+        words = args[at : at + (2 if takes_value else 1)]
+        try:
+            parse_extra_args((*accepted, *words))
+        except UnsafeArgument as error:
+            yield Finding((*path, "extra_args", at), f"{error.argument!r} is not allowed: {error.reason}")
+            at += len(words)
+            while at < len(args) and not args[at].startswith("-"):
+                at += 1  # the value of what was refused
+        else:
+            accepted += words
+            at += len(words)
+
+
+def _password_hashes(admin: AdminConfig) -> Iterator[Finding]:
+    hashes = [(index, each.password_hash) for index, each in enumerate(admin.operators) if each.password_hash]
+    if not hashes:
+        return
+    # Costs the cryptography package, which most configurations do not need.
+    from sbproxy.admin.passwords import PasswordHash
+
+    for index, text in hashes:
+        try:
+            PasswordHash.parse(text)
+        except ValueError as error:
+            hint = "write the line of: sbproxy admin hash-password --password-stdin"
+            yield Finding(("proxy", "admin", "operators", index, "password_hash"), f"{error}; {hint}")

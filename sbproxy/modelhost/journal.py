@@ -1,0 +1,66 @@
+"""What people can read later about one generation: a log line a transition, a durable job a start and a drain.
+
+An operator's own job stands for the transition that it asks for; all others get one here. Moves nothing itself.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from sbproxy.modelhost.core.events import DrainRequested, Event, StartRequested, cause_of
+from sbproxy.modelhost.core.jobs import TERMINAL, JobId, JobKind
+from sbproxy.modelhost.core.lifecycle import Generation
+from sbproxy.modelhost.drain import Drain
+from sbproxy.modelhost.job_desk import Job, JobDesk
+
+log = logging.getLogger(__name__)
+
+
+class Journal:
+    """``job_id`` is the job of the latest transition or operation, ours or an operator's."""
+
+    def __init__(self, deployment: str, generation: int, jobs: JobDesk) -> None:
+        self._deployment = deployment
+        self._generation = generation
+        self._jobs = jobs
+        self._job: Job | None = None
+        self.job_id: JobId | None = None
+
+    def moved(self, before: Generation, event: Event, after: Generation, drain: Drain | None) -> None:
+        """Called once a transition is carried out. ``drain`` is the one that it belongs to."""
+        cause = cause_of(event)
+        log.info("%s generation %d: %s -> %s cause=%s", *self._name, before.state, after.state, cause)
+        if before.state == "draining" and drain is not None:
+            log.info("%s generation %d drained cause=%s %s", *self._name, before.stop_cause, drain)
+        self._settle(after, drain)
+        if after.state == "assigned":
+            self._open("launch", event.job if isinstance(event, StartRequested) else None)
+        # A preparation that is given up is the end of its own job, and at shutdown nobody is left to ask for one.
+        elif before.state == "ready" and isinstance(event, DrainRequested) and event.cause != "shutdown":
+            self._open("drain", event.job)
+
+    @property
+    def _name(self) -> tuple[str, int]:
+        return self._deployment, self._generation
+
+    def _open(self, kind: JobKind, operators: JobId | None) -> None:
+        if operators is not None:
+            self.job_id = operators
+            return
+        self._job = self._jobs.begin(kind, self._deployment)
+        self._job.run()
+        self.job_id = self._job.id
+
+    def _settle(self, after: Generation, drain: Drain | None) -> None:
+        """End our own job where this transition is the end of it."""
+        job = self._job
+        if job is None or after.state == "preparing":
+            return
+        self._job = None
+        if job.record.state in TERMINAL:
+            return  # the desk has closed
+        if job.record.kind == "drain" or after.state == "ready":
+            job.finish(note=drain.note if drain is not None else None)
+        else:
+            reason = after.failure.reason_code if after.state == "failed" and after.failure else "draining"
+            job.fail(f"launch failed ({reason}); inspect server logs", reason)
