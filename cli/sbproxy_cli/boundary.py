@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import ParamSpec, cast
+from typing import NoReturn, ParamSpec, cast
 
 import typer
 
 from sbproxy.errors import SbproxyError
+from sbproxy.errors.cli import SystemRefused
 from sbproxy_cli import diagnostics
 from sbproxy_cli.invocation import current
 
@@ -29,10 +30,10 @@ def verb(name: str, *, daemon: bool = False) -> Callable[[Callable[Params, None]
             try:
                 command(*args, **kwargs)
             except SbproxyError as error:
-                from sbproxy_cli.exit_codes import exit_code
-
-                diagnostics.failed(name, error)
-                raise typer.Exit(exit_code(name, error)) from None
+                _fail(name, error)
+            except OSError as error:
+                # What a room did not foresee of the file system is still the user's place, not a defect of ours.
+                _fail(name, SystemRefused(str(error.filename or ""), error.strerror or str(error)))
             except KeyboardInterrupt:
                 diagnostics.interrupted(name)
                 raise typer.Exit(INTERRUPTED) from None
@@ -40,3 +41,10 @@ def verb(name: str, *, daemon: bool = False) -> Callable[[Callable[Params, None]
         return guarded
 
     return wrap
+
+
+def _fail(name: str, error: SbproxyError) -> NoReturn:
+    from sbproxy_cli.exit_codes import exit_code
+
+    diagnostics.failed(name, error)
+    raise typer.Exit(exit_code(name, error)) from None

@@ -8,7 +8,7 @@ from sbproxy.errors import SbproxyError
 from sbproxy.errors.admin import AdminError
 from sbproxy.errors.artifacts import ArtifactError
 from sbproxy.errors.catalog import CatalogError
-from sbproxy.errors.cli import CliError, ModelNotReady, PortTaken, PullsFailed
+from sbproxy.errors.cli import CliError, ModelNotReady, PortTaken, PullsFailed, SystemRefused
 from sbproxy.errors.client import ClientError
 from sbproxy.errors.config import ConfigError
 from sbproxy.errors.daemon import DaemonError
@@ -25,6 +25,7 @@ CAUSES: dict[type[SbproxyError], Cause] = {
     PortTaken: "runtime",
     ModelNotReady: "runtime",
     PullsFailed: "runtime",
+    SystemRefused: "runtime",
     ObserveError: "usage",
     ConfigError: "input",
     CatalogError: "input",

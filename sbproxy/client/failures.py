@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -35,6 +36,8 @@ def _cause(error: httpx.ConnectError) -> str:
     """The system's own words (`connection refused`) where the chain holds them."""
     seen: BaseException | None = error
     while seen is not None:
+        if isinstance(seen, ssl.SSLError):
+            return "it does not speak TLS; http:// may be meant"
         if isinstance(seen, OSError) and seen.errno is not None and seen.errno > 0:
             return os.strerror(seen.errno).lower()
         seen = seen.__cause__ or seen.__context__

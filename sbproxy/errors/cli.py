@@ -81,6 +81,18 @@ class ModelNotReady(CliError):
 
 
 @dataclass(eq=False)
+class SystemRefused(CliError):
+    """The operating system refused a file or a stream that the user named; ``place`` is empty for a stream."""
+
+    code: ClassVar[str] = "system_refused"
+    place: str
+    reason: str
+
+    def text(self) -> str:
+        return f"{self.place or 'writing the output'}: {self.reason}; choose another place, or make room there"
+
+
+@dataclass(eq=False)
 class PartMissing(CliError):
     """A command needs an optional part of the installation."""
 

@@ -133,8 +133,12 @@ async def test_remove_asks_the_daemon_over_the_same_cache(tmp_path: Path) -> Non
         record = world.host.files.artifacts[0]
         world.host.files = replace(world.host.files, cache_root=str(cache), artifacts=[replace(record, digest=digest)])
         held = await ask(world, "remove", "tiny-model", *place)
+        world.host.rows = [row(artifact_digest=digest, state="stopped", pid=None, port=None)]
+        wanted = await ask(world, "remove", "tiny-model", *place)
         world.host.rows = []
         freed = await ask(world, "remove", "tiny-model", *place)
+    assert (wanted.code, wanted.out) == (2, "")
+    assert "configured" in wanted.err, "a stopped deployment of the daemon still wants it"
     assert (held.code, held.out) == (2, "")
     assert "resident" in held.err
     assert freed.code == 0, freed.err

@@ -223,3 +223,13 @@ def test_hostile_catalog_text_does_not_reach_the_terminal(catalog: Path, tmp_pat
     ran = sbproxy("models", "show", "tiny-model", "--catalog-file", str(catalog), "--cache-dir", str(tmp_path / "c"))
     assert "\x1b" not in ran.out + ran.err
     assert "owned" not in ran.out
+
+
+@pytest.mark.parametrize("place", ["/dev/null", "/proc/nowhere"])
+def test_a_cache_that_cannot_be_is_named_and_is_no_defect(place: str) -> None:
+    ran = sbproxy("models", "pull", "smollm2-135m-instruct", "--offline", "--cache-dir", place)
+    assert ran.code == 2
+    assert ran.out == ""
+    assert place in ran.err
+    assert "defect" not in ran.err
+    assert len(ran.err.splitlines()) <= 2

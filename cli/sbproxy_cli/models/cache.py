@@ -59,10 +59,12 @@ def remove(
 
     model = find_model(local.foundation.catalog, model_id)
     chosen = choose_variant(local, model, variant, engine.engine)
-    resident: frozenset[str] = frozenset()
+    wanted, resident = frozenset[str](), frozenset[str]()
     if password_stdin or os.environ.get(PASSWORD_VARIABLE):
-        resident = run_cancellable("models remove", _resident(local, admin_url, username, password_stdin))
-    removed = run_cancellable("models remove", remove_artifact(local, chosen, configured_digests(local), resident))
+        wanted, resident = run_cancellable("models remove", _held(local, admin_url, username, password_stdin))
+    # What runs is told as that: stopping it is the first step, whatever the configuration says.
+    wanted = (wanted | configured_digests(local)) - resident
+    removed = run_cancellable("models remove", remove_artifact(local, chosen, wanted, resident))
     _answer(model, chosen.variant, removed, output_format)
 
 
@@ -92,19 +94,21 @@ def prune(
     )
 
 
-async def _resident(local: Local, url: str, username: str, password_stdin: bool) -> frozenset[str]:
-    """Digests that a daemon over the same cache runs now. A daemon that is not there holds nothing."""
+async def _held(local: Local, url: str, username: str, password_stdin: bool) -> tuple[frozenset[str], frozenset[str]]:
+    """Digests that a daemon over the same cache has configured, and runs now. One that is not there holds nothing."""
     from sbproxy.errors.client import DaemonUnreachable
 
     async with connect(url, username, password_stdin=password_stdin) as client:
         try:
             files = await client.files()
+            status = await client.status()
         except DaemonUnreachable as error:
             diagnostics.note(f"no daemon was asked: {error}")
-            return frozenset()
+            return frozenset(), frozenset()
     if files.cache_root is None or not _same_folder(Path(files.cache_root), local.foundation.cache_root):
-        return frozenset()
-    return frozenset(each.artifact_digest for each in files.artifacts if each.resident)
+        return frozenset(), frozenset()
+    configured = frozenset(row.artifact_digest for row in status.deployments if row.artifact_digest is not None)
+    return configured, frozenset(each.artifact_digest for each in files.artifacts if each.resident)
 
 
 def _same_folder(one: Path, other: Path) -> bool:

@@ -64,7 +64,7 @@ def configured_digests(local: Local) -> frozenset[ArtifactDigest]:
 
 
 async def remove_artifact(
-    local: Local, artifact: ResolvedArtifact, configured: frozenset[ArtifactDigest], resident: frozenset[str]
+    local: Local, artifact: ResolvedArtifact, configured: frozenset[str], resident: frozenset[str]
 ) -> Removed:
     """Raises RemovalBlocked (configured, resident, leased, locked) or StoreUnusable; the job tells of it too."""
     files, digest = local.foundation.store, artifact.digest
