@@ -7,6 +7,7 @@ import base64
 import binascii
 import hashlib
 import hmac
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -18,6 +19,8 @@ Role = Literal["admin", "read_only"]
 MAX_CREDENTIAL = 1024
 PARALLEL_CHECKS = 2
 """How many slow hashes run at once: each holds a thread and 16 MiB."""
+MAX_CHECKS = 64
+"""How many may run or wait for their turn, which takes about two seconds then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,29 +54,40 @@ class Accounts:
             )
         self._accounts = {account.username: account for account in reversed(accounts)}
         self._slots = asyncio.Semaphore(PARALLEL_CHECKS)
-        # An unknown name is checked against this, so that it takes as long as a known one where hashes are in use.
-        hashed = any(account.password_hash for account in accounts)
-        self._decoy = unmatchable() if hashed else None
+        self._checks = 0
+        # Who has no hash, or no account, is checked against this: how long a refusal takes tells nothing about a name.
+        self._decoy = unmatchable(account.password_hash for account in accounts if account.password_hash)
+
+    @property
+    def usernames(self) -> Collection[str]:
+        return self._accounts.keys()
+
+    @property
+    def busy(self) -> bool:
+        """Whether ``check_login`` should not be called now."""
+        return self._checks >= MAX_CHECKS
 
     def find(self, username: str) -> Account | None:
         return self._accounts.get(username)
 
     def check_basic(self, given: Credentials) -> Account | None:
-        """The top-level identity only: operators use ``POST /admin/login``."""
+        """The top-level identity only: operators use ``POST /admin/login``. As fast as every request needs it."""
         known = _same(given.username, self._top.username)
         right = _same(given.password, self._top.password or "")
         return self._top if known and right else None
 
     async def check_login(self, given: Credentials) -> Account | None:
-        """Any account."""
+        """Any account. Always one slow hash, also for a name that nobody has."""
         account = self._accounts.get(given.username)
-        stored = account.password_hash if account else self._decoy
+        stored = account.password_hash if account else None
+        self._checks += 1
+        try:
+            async with self._slots:
+                right = await asyncio.to_thread(verify_password, given.password, stored or self._decoy)
+        finally:
+            self._checks -= 1
         if account is not None and stored is None:
-            return account if _same(given.password, account.password or "") else None
-        if stored is None:
-            return None
-        async with self._slots:
-            right = await asyncio.to_thread(verify_password, given.password, stored)
+            right = _same(given.password, account.password or "")
         return account if right else None
 
 

@@ -23,7 +23,7 @@ def build_app(deps: AdminDeps) -> web.Application:
     """Call it within the running event loop. Raises PasswordHashInvalid."""
     authenticator = Authenticator(Accounts(deps.config), Sessions(deps.now), deps.monotonic)
     gate = Gate(deps.config, authenticator, deps.monotonic)
-    streams = EventStreams(deps.max_streams, deps.heartbeat_s)
+    streams = EventStreams(deps.max_streams, deps.max_own_streams, deps.heartbeat_s)
     app = web.Application(middlewares=gate.middlewares(), client_max_size=MAX_BODY)
     for resource in (
         ProbeRoutes(deps),

@@ -12,13 +12,13 @@ from aiohttp import web
 
 from sbproxy.admin.accounts import Account, Accounts, Credentials, Role, basic_credentials
 from sbproxy.admin.audit import audit
-from sbproxy.admin.core.rate_limit import GLOBAL_FACTOR, RateLimit
+from sbproxy.admin.core.addresses import counted_as
+from sbproxy.admin.core.guess_limit import GuessLimit
 from sbproxy.admin.core.session_token import Session
 from sbproxy.admin.replies import refuse
 from sbproxy.admin.sessions import COOKIE, Sessions
 
 CSRF_HEADER = "X-CSRF-Token"
-FAILED_LOGINS_PER_MINUTE = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Principal:
 
 
 class TooManyFailures(Exception):
-    """Control flow within the admin package: this address has guessed enough for now."""
+    """Control flow within the admin package: no password is tried for this caller now."""
 
     def __init__(self, retry_after_s: int) -> None:
         super().__init__(retry_after_s)
@@ -56,51 +56,58 @@ class Authenticator:
         self.accounts = accounts
         self.sessions = sessions
         self._monotonic = monotonic
-        self._failures = RateLimit(FAILED_LOGINS_PER_MINUTE, FAILED_LOGINS_PER_MINUTE * GLOBAL_FACTOR)
+        self._guesses = GuessLimit(accounts.usernames)
 
     def session_of(self, request: web.Request) -> Session | None:
         session = self.sessions.find(request.cookies.get(COOKIE))
         return session if session and self.accounts.find(session.username) else None
 
     def identify(self, request: web.Request) -> Principal | None:
-        """Who this is, or None. Basic goes first: a client that sends both is a program with a cookie jar.
+        """Who this is, or None. Basic decides where it is given: a session beside it must not hide a wrong password.
 
         A Basic caller without a session gets one with the answer. Raises TooManyFailures.
         """
         session = self.session_of(request)
         given = basic_credentials(request.headers.get("Authorization"))
         if given is not None:
-            account = self._guarded_basic(request, given, has_session=session is not None)
-            if account is not None:
-                if session is None:
-                    request[ISSUED] = self.sessions.issue(account.username)
-                return Principal(account, None)
+            top = self._try_basic(request, given)
+            if top is not None and session is None:
+                request[ISSUED] = self.sessions.issue(top.username)
+            return Principal(top, None) if top else None
         account = self.accounts.find(session.username) if session else None
         return Principal(account, session) if account and session else None
 
     async def log_in(self, request: web.Request, given: Credentials) -> Account | None:
         """Raises TooManyFailures."""
-        self._refuse_guessing(request)
+        if self.accounts.busy:
+            raise TooManyFailures(1)
+        self._reserve(request, given)
         account = await self.accounts.check_login(given)
         if account is None:
             self._failed(request, given)
+        else:
+            # An operator's program has tried Basic before it logs in.
+            self._right(request, given, attempts=2)
         return account
 
-    def _guarded_basic(self, request: web.Request, given: Credentials, *, has_session: bool) -> Account | None:
-        if not has_session:
-            self._refuse_guessing(request)
+    def _try_basic(self, request: web.Request, given: Credentials) -> Account | None:
+        self._reserve(request, given)
         account = self.accounts.check_basic(given)
-        if account is None and not has_session:
+        if account is None:
             self._failed(request, given)
+        else:
+            self._right(request, given, attempts=1)
         return account
 
-    def _refuse_guessing(self, request: web.Request) -> None:
-        address, now = request.remote or "", self._monotonic()
-        if self._failures.exhausted(address, now):
-            raise TooManyFailures(self._failures.retry_after_s(address, now))
+    def _reserve(self, request: web.Request, given: Credentials) -> None:
+        wait_s = self._guesses.reserve(counted_as(request.remote), given.username, self._monotonic())
+        if wait_s:
+            raise TooManyFailures(wait_s)
+
+    def _right(self, request: web.Request, given: Credentials, attempts: int) -> None:
+        self._guesses.give_back(counted_as(request.remote), given.username, self._monotonic(), attempts)
 
     def _failed(self, request: web.Request, given: Credentials) -> None:
-        self._failures.take(request.remote or "", self._monotonic())
         known = self.accounts.find(given.username)
         audit(request, known.username if known else "-", "-", "login_failed")
 

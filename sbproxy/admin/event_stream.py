@@ -6,8 +6,9 @@ What the events are, and when there is nothing more to say, the routes decide.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from typing import Any, Self, cast
 
@@ -15,7 +16,7 @@ import orjson
 from aiohttp import web
 
 from sbproxy.admin.error_boundary import STREAMING
-from sbproxy.errors.admin import InvalidEventId, StreamsExhausted
+from sbproxy.errors.admin import InvalidEventId, OwnStreamsExhausted, StreamsExhausted
 
 WRITE_TIMEOUT_S = 20.0
 """A reader that takes nothing for so long is cut off."""
@@ -65,43 +66,62 @@ def last_event_id(request: web.Request) -> int | None:
 
 
 class EventStreams:
-    """All open streams of a listener."""
+    """All open streams of a listener: at most ``max_streams``, and ``max_own`` of one identity."""
 
-    def __init__(self, max_streams: int, heartbeat_s: float, write_timeout_s: float = WRITE_TIMEOUT_S) -> None:
+    def __init__(
+        self, max_streams: int, max_own: int, heartbeat_s: float, write_timeout_s: float = WRITE_TIMEOUT_S
+    ) -> None:
         self._max_streams = max_streams
+        self._max_own = max_own
         self._heartbeat_s = heartbeat_s
         self._write_timeout_s = write_timeout_s
         self._closing = asyncio.Event()
-        self.open = 0
+        self._open: Counter[str] = Counter()
+
+    @property
+    def open(self) -> int:
+        return self._open.total()
 
     async def close(self, _app: web.Application) -> None:
         """``on_shutdown``: every stream ends at its next step, which is now."""
         self._closing.set()
 
     async def serve(
-        self, request: web.Request, source: AsyncIterator[Item], quiet: Quiet | None = None
+        self, request: web.Request, owner: str, source: AsyncIterator[Item], quiet: Quiet | None = None
     ) -> web.StreamResponse:
-        """Send ``source`` until it ends, the reader leaves, or the listener stops. Raises StreamsExhausted."""
-        if self.open >= self._max_streams:
-            raise StreamsExhausted(self._max_streams)
-        self.open += 1
+        """Send ``source`` until it ends, the reader leaves, or the listener stops.
+
+        Raises StreamsExhausted, or OwnStreamsExhausted for the identity ``owner``.
+        """
         response = web.StreamResponse(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         response.content_type = "text/event-stream"
-        try:
-            await response.prepare(request)
-            request[STREAMING] = response
-            await self._write(response, b": connected\n\n")
-            async with aclosing(self._steps(request, source, quiet)) as steps:
-                async for piece in steps:
-                    await self._write(response, piece)
-        except (ConnectionError, TimeoutError):
-            # The reader is gone or stuck; there is nobody to tell.
-            if request.transport is not None:
-                request.transport.abort()
-        finally:
-            self.open -= 1
-            await cast("AsyncGenerator[Item, None]", source).aclose()
+        with self._place(owner):
+            try:
+                await response.prepare(request)
+                request[STREAMING] = response
+                await self._write(response, b": connected\n\n")
+                async with aclosing(self._steps(request, source, quiet)) as steps:
+                    async for piece in steps:
+                        await self._write(response, piece)
+            except (ConnectionError, TimeoutError):
+                # The reader is gone or stuck; there is nobody to tell.
+                if request.transport is not None:
+                    request.transport.abort()
+            finally:
+                await cast("AsyncGenerator[Item, None]", source).aclose()
         return response
+
+    @contextmanager
+    def _place(self, owner: str) -> Iterator[None]:
+        if self.open >= self._max_streams:
+            raise StreamsExhausted(self._max_streams)
+        if self._open[owner] >= self._max_own:
+            raise OwnStreamsExhausted(owner, self._max_own)
+        self._open[owner] += 1
+        try:
+            yield
+        finally:
+            self._open[owner] -= 1
 
     async def _steps(
         self, request: web.Request, source: AsyncIterator[Item], quiet: Quiet | None

@@ -20,21 +20,27 @@ from sbproxy.admin.authentication import (
     too_many_requests,
     unauthorized,
 )
-from sbproxy.admin.core.addresses import AddressGate
+from sbproxy.admin.core.addresses import AddressGate, counted_as
+from sbproxy.admin.core.page_origin import is_foreign_page
 from sbproxy.admin.core.rate_limit import GLOBAL_FACTOR, RateLimit
 from sbproxy.admin.core.session_token import SESSION_SECONDS
 from sbproxy.admin.error_boundary import error_boundary
 from sbproxy.admin.replies import MAX_BODY, refuse, too_large
 from sbproxy.admin.sessions import COOKIE
 from sbproxy.config.core.document import AdminConfig
+from sbproxy.errors.admin import BodyNotJson
+from sbproxy.errors.observe import UnknownParameter
 
 PROBES = frozenset({"/healthz", "/health", "/readyz", "/ready", "/livez", "/live"})
 SESSION_ROUTES = frozenset({"/admin/login", "/admin/logout", "/admin/session"})
 PUBLIC = PROBES | SESSION_ROUTES | {"/.well-known/sbproxy/quote-keys.json"}
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+READS_QUERY = frozenset({"/api/requests", "/admin/model-host/jobs"})
+"""The routes that take query parameters; their handlers refuse what they do not know."""
 
 READ_ONLY_TEXT = "forbidden: read-only operator cannot perform this action"
 CSRF_TEXT = "CSRF token missing or invalid"
+FOREIGN_TEXT = "forbidden: sent by a page of another origin; proxy.admin.cors_origins lists those that may"
 
 PRINCIPAL: web.RequestKey[Principal] = web.RequestKey("principal", Principal)
 
@@ -61,6 +67,7 @@ class Gate:
             self.answer_preflight,
             self.authorize,
             error_boundary,
+            self.refuse_unread,
         ]
 
     @web.middleware
@@ -72,7 +79,7 @@ class Gate:
 
     @web.middleware
     async def limit_rate(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        address, now = request.remote or "", self._monotonic()
+        address, now = counted_as(request.remote), self._monotonic()
         if request.path not in PROBES and not self._rate.take(address, now):
             return too_many_requests(self._rate.retry_after_s(address, now))
         return await handler(request)
@@ -96,7 +103,11 @@ class Gate:
 
     @web.middleware
     async def authorize(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        foreign = request.method not in SAFE_METHODS and self._from_foreign_page(request)
         if request.path in PUBLIC:
+            if foreign:
+                audit(request, "-", "-", "403")
+                return refuse(403, FOREIGN_TEXT)
             # Their handlers look at credentials themselves, where they have a use for them at all.
             return await handler(request)
         principal = self._authenticator.identify(request)
@@ -105,9 +116,21 @@ class Gate:
         request[PRINCIPAL] = principal
         if request.method in SAFE_METHODS:
             return await handler(request)
-        response = self._refusal(request, principal) or await handler(request)
+        refusal = refuse(403, FOREIGN_TEXT) if foreign else self._refusal(request, principal)
+        response = refusal or await handler(request)
         audit(request, principal.username, principal.role, str(response.status))
         return response
+
+    @web.middleware
+    async def refuse_unread(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Refuses what no handler would look at: parameters, and bodies in a form that a web page can send unasked."""
+        route = request.match_info.route
+        if request.match_info.http_exception is None and route.resource is not None:
+            if request.query and route.resource.canonical not in READS_QUERY:
+                raise UnknownParameter(next(iter(request.query))[:64], ())
+            if request.method not in SAFE_METHODS and request.body_exists and not _is_json(request.content_type):
+                raise BodyNotJson
+        return await handler(request)
 
     async def decorate(self, request: web.Request, response: web.StreamResponse) -> None:
         """``on_response_prepare``: what every answer carries, event streams included."""
@@ -134,14 +157,17 @@ class Gate:
         session = principal.session
         if session is not None and not hmac.compare_digest(given.encode("utf-8", "replace"), session.csrf.encode()):
             return refuse(403, CSRF_TEXT)
-        if session is None and self._from_foreign_page(request):
-            return refuse(403, CSRF_TEXT)
         return refuse(403, READ_ONLY_TEXT) if principal.role == "read_only" else None
 
     def _from_foreign_page(self, request: web.Request) -> bool:
-        """A browser that has cached Basic credentials sends them for any page; programs send no such header."""
-        return request.headers.get("Sec-Fetch-Site") == "cross-site" and self._cors_origin(request) is None
+        own = f"{'https' if self._secure else 'http'}://{request.headers.get('Host', '')}"
+        origins = request.headers.getall("Origin", ())
+        return is_foreign_page(origins, request.headers.get("Sec-Fetch-Site"), own=own, known=self._cors)
 
     def _cors_origin(self, request: web.BaseRequest) -> str | None:
         origin = request.headers.get("Origin")
         return origin if origin in self._cors else None
+
+
+def _is_json(content_type: str) -> bool:
+    return content_type == "application/json" or content_type.endswith("+json")

@@ -12,12 +12,14 @@ from aiohttp import web
 
 from sbproxy.admin import views
 from sbproxy.admin.event_stream import EventStreams, Item, StreamEvent, StreamGap, last_event_id
+from sbproxy.admin.gate import PRINCIPAL
 from sbproxy.admin.model_host import PREFIX
 from sbproxy.admin.ports import AdminDeps
 from sbproxy.admin.replies import refuse, reply
 from sbproxy.api.model_host import JobAnswer, JobsAnswer
 from sbproxy.errors.admin import InvalidJobId
 from sbproxy.errors.modelhost import UnknownJob
+from sbproxy.errors.observe import InvalidParameter, UnknownParameter
 from sbproxy.modelhost.core.jobs import TERMINAL, JobId, JobRecord
 from sbproxy.modelhost.job_feed import Gap, JobEvent
 
@@ -38,8 +40,12 @@ class JobRoutes:
             web.get(f"{PREFIX}/jobs/{{id}}/stream", self.stream_one, allow_head=False),
         ]
 
-    async def index(self, _request: web.Request) -> web.Response:
-        return reply(JobsAnswer(jobs=[views.job(record) for record in await self._jobs.list()]))
+    async def index(self, request: web.Request) -> web.Response:
+        """Oldest first; with ``limit`` only so many of the newest."""
+        limit = _limit(request)
+        records = await self._jobs.list()
+        first = 0 if limit is None else max(0, len(records) - limit)
+        return reply(JobsAnswer(jobs=[views.job(record) for record in records[first:]]))
 
     async def detail(self, request: web.Request) -> web.Response:
         try:
@@ -50,7 +56,9 @@ class JobRoutes:
 
     async def stream_all(self, request: web.Request) -> web.StreamResponse:
         """What is kept after ``Last-Event-ID``, then every change; ends only with the listener or the reader."""
-        return await self._streams.serve(request, self._items(None, last_event_id(request)))
+        return await self._streams.serve(
+            request, request[PRINCIPAL].username, self._items(None, last_event_id(request))
+        )
 
     async def stream_one(self, request: web.Request) -> web.StreamResponse:
         """As :meth:`stream_all` for one job, and ends after its terminal state.
@@ -68,7 +76,7 @@ class JobRoutes:
             record = await self._jobs.get(job_id)
             return _event(None, record) if record.state in TERMINAL else None
 
-        return await self._streams.serve(request, self._items(job_id, after), finished)
+        return await self._streams.serve(request, request[PRINCIPAL].username, self._items(job_id, after), finished)
 
     async def _items(self, job_id: JobId | None, after: int | None) -> AsyncIterator[Item]:
         async with aclosing(cast("AsyncGenerator[JobEvent | Gap, None]", self._jobs.follow(job_id, after))) as events:
@@ -78,6 +86,21 @@ class JobRoutes:
                 else:
                     sent = _event(event.sequence, event.job)
                     yield sent if job_id is not None else replace(sent, last=False)
+
+
+def _limit(request: web.Request) -> int | None:
+    """Raises UnknownParameter or InvalidParameter."""
+    for name in request.query:
+        if name != "limit":
+            raise UnknownParameter(name[:64], ("limit",))
+    given = request.query.getall("limit", [])
+    if not given:
+        return None
+    if len(given) > 1:
+        raise InvalidParameter("limit", "given once")
+    if not (given[0].isascii() and given[0].isdigit() and len(given[0]) <= 16):
+        raise InvalidParameter("limit", "a whole number, zero or more")
+    return int(given[0])
 
 
 def _job_id(request: web.Request) -> JobId:

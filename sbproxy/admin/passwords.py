@@ -9,6 +9,7 @@ import base64
 import binascii
 import hmac
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
@@ -51,9 +52,11 @@ class PasswordHash:
         return f"scrypt${self.n}${self.r}${self.p}${salt}${digest}"
 
 
-def unmatchable() -> PasswordHash:
-    """A hash that no password has, to be checked where there is no account: it takes as long as a real one."""
-    return PasswordHash(_N, _R, _P, os.urandom(_SALT_BYTES), os.urandom(_HASH_BYTES))
+def unmatchable(beside: Iterable[PasswordHash]) -> PasswordHash:
+    """A hash that no password has, as costly to check as the costliest ``beside`` it, or as a new one."""
+    costs = ((stored.n, stored.r, stored.p) for stored in beside)
+    n, r, p = max(costs, key=lambda cost: cost[0] * cost[1] * cost[2], default=(_N, _R, _P))
+    return PasswordHash(n, r, p, os.urandom(_SALT_BYTES), os.urandom(_HASH_BYTES))
 
 
 def hash_password(password: str) -> str:

@@ -149,7 +149,8 @@ class ComponentHealth:
 
 @dataclass(frozen=True, slots=True)
 class AdminDeps:
-    """Everything that the admin application is built from. Streams beyond ``max_streams`` are refused."""
+    """Everything that the admin application is built from. Streams beyond ``max_streams`` are refused, and
+    beyond ``max_own_streams`` of one identity."""
 
     config: AdminConfig
     host: ModelHostControl
@@ -164,3 +165,4 @@ class AdminDeps:
     monotonic: Callable[[], float] = time.monotonic
     heartbeat_s: float = 15.0
     max_streams: int = 32
+    max_own_streams: int = 8

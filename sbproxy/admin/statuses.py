@@ -6,9 +6,11 @@ from sbproxy.errors import SbproxyError, admin, artifacts, catalog, config, daem
 
 STATUSES: dict[type[SbproxyError], int] = {
     admin.InvalidBody: 400,
+    admin.BodyNotJson: 415,
     admin.InvalidJobId: 400,
     admin.InvalidEventId: 400,
     admin.StreamsExhausted: 503,
+    admin.OwnStreamsExhausted: 429,
     admin.AuthorityReadOnly: 403,
     admin.ReloadInFlight: 409,
     admin.ReloadUnavailable: 503,
@@ -41,11 +43,12 @@ STATUSES: dict[type[SbproxyError], int] = {
     daemon.DaemonError: 500,
 }
 
-# A candidate that says something wrong is the file's fault; one that cannot be read or built is the daemon's
-# (document 2, "POST /admin/reload").
-_RELOAD: dict[type[SbproxyError], int] = {
+# A candidate that says something wrong is the file's fault; one that cannot be read or built is the daemon's, which is
+# what the branches say (document 2, "POST /admin/reload").
+RELOAD_STATUSES: dict[type[SbproxyError], int] = {
     admin.ReloadInFlight: 409,
     admin.ReloadUnavailable: 503,
+    admin.PasswordHashInvalid: 400,
     config.ConfigInvalid: 400,
     config.RestartRequired: 400,
     config.EnvironmentInvalid: 400,
@@ -55,18 +58,33 @@ _RELOAD: dict[type[SbproxyError], int] = {
     catalog.VariantPinRequired: 400,
     catalog.IncompleteCatalogV2: 400,
     engines.UnsafeArgument: 400,
+    gateway.UnusableProvider: 400,
     modelhost.FoundationChanged: 400,
     modelhost.InvalidDesired: 400,
+    admin.AdminError: 500,
+    artifacts.ArtifactError: 500,
+    catalog.CatalogError: 500,
+    config.ConfigError: 500,
+    daemon.DaemonError: 500,
+    engines.EngineError: 500,
+    gateway.GatewayError: 500,
+    modelhost.ModelHostError: 500,
+    observe.ObserveError: 500,
 }
 
 
 def status_of(error: SbproxyError) -> int:
-    """For any route but reload: the status of the leaf, or else of its branch. What nobody placed is a 500."""
-    return next((STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES), 500)
+    """For any route but reload."""
+    return _looked_up(STATUSES, error)
 
 
 def reload_status_of(error: SbproxyError) -> int:
-    return _RELOAD.get(type(error), 500)
+    return _looked_up(RELOAD_STATUSES, error)
+
+
+def _looked_up(table: dict[type[SbproxyError], int], error: SbproxyError) -> int:
+    """The status of the leaf, or else of its branch. What nobody placed cannot be an answer of this daemon."""
+    return next((table[kind] for kind in type(error).__mro__ if kind in table), 500)
 
 
 def reason_of(error: SbproxyError) -> str:

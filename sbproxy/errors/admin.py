@@ -24,6 +24,16 @@ class InvalidBody(AdminError):
 
 
 @dataclass(eq=False)
+class BodyNotJson(AdminError):
+    """A body that is not declared as JSON, which is also what a form of a web page could send."""
+
+    code: ClassVar[str] = "unsupported_media_type"
+
+    def text(self) -> str:
+        return "a request body must be JSON; send it with Content-Type: application/json"
+
+
+@dataclass(eq=False)
 class InvalidJobId(AdminError):
     """A job id in the path that is no ULID."""
 
@@ -55,6 +65,19 @@ class StreamsExhausted(AdminError):
 
     def text(self) -> str:
         return f"{self.limit} event streams are open already; close one and try again"
+
+
+@dataclass(eq=False)
+class OwnStreamsExhausted(AdminError):
+    """One identity's share of the event streams is taken."""
+
+    code: ClassVar[str] = "too_many_own_streams"
+    retryable: ClassVar[bool] = True
+    username: str
+    limit: int
+
+    def text(self) -> str:
+        return f"{self.username} has {self.limit} event streams open already; close one and try again"
 
 
 @dataclass(eq=False)

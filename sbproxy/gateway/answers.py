@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from functools import lru_cache
 
 from sbproxy.errors import SbproxyError
 from sbproxy.errors.gateway import (
@@ -50,8 +51,15 @@ def answer_headers(call: Call, first: HeaderPairs) -> HeaderPairs:
     return (
         *first,
         (b"x-request-id", call.request_id.encode()),
-        (b"x-sbproxy-logical-model", header_text(call.model)),
-        (b"x-sbproxy-route-class", b"local" if call.record.route_class == "local" else b"external"),
+        *_route_headers(call.model, call.record.route_class),
+    )
+
+
+@lru_cache(maxsize=512)
+def _route_headers(model: str, route_class: str | None) -> HeaderPairs:
+    return (
+        (b"x-sbproxy-logical-model", header_text(model)),
+        (b"x-sbproxy-route-class", b"local" if route_class == "local" else b"external"),
     )
 
 

@@ -34,16 +34,19 @@ class Deadlines:
         self._clock = clock
         self._watches: set[Watch] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def begin(self, limit_s: float) -> Watch:
         """Watch the running task."""
-        task = asyncio.current_task()
+        loop = self._loop
+        if loop is None or self._timer is None:
+            loop = self._loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(SWEEP_S, self._sweep)
+        task = asyncio.current_task(loop)
         if task is None:
             raise RuntimeError("only a task can be watched")
         watch = Watch(task, self._clock() + limit_s)
         self._watches.add(watch)
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
         return watch
 
     def end(self, watch: Watch) -> None:

@@ -36,7 +36,7 @@ class Source:
 
 async def server(streams: EventStreams, source: Source) -> TestServer:
     async def handle(request: web.Request) -> web.StreamResponse:
-        return await streams.serve(request, source.items())
+        return await streams.serve(request, "admin", source.items())
 
     app = web.Application(middlewares=[error_boundary])
     app.add_routes([web.get("/", handle)])
@@ -47,7 +47,7 @@ async def server(streams: EventStreams, source: Source) -> TestServer:
 
 
 async def test_a_reader_that_takes_nothing_is_cut_off_and_costs_little() -> None:
-    streams, source = EventStreams(4, 15.0, write_timeout_s=0.2), Source()
+    streams, source = EventStreams(4, 4, 15.0, write_timeout_s=0.2), Source()
     served = await server(streams, source)
     reader, writer = await asyncio.open_connection(served.host, served.port, limit=1024)
     writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -63,7 +63,7 @@ async def test_a_reader_that_takes_nothing_is_cut_off_and_costs_little() -> None
 
 async def test_a_source_that_breaks_cuts_the_stream_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR)
-    streams, source = EventStreams(4, 15.0), Source(breaks_after=2)
+    streams, source = EventStreams(4, 4, 15.0), Source(breaks_after=2)
     served = await server(streams, source)
     async with ClientSession() as client, client.get(served.make_url("/")) as answer:
         assert answer.status == 200

@@ -7,11 +7,13 @@ import logging
 import pytest
 
 from sbproxy.admin.gate import PROBES
-from support.admin_world import ADMIN, CHIEF, VIEWER, admin_config, admin_world
+from sbproxy.config.core.document import AdminTlsConfig
+from support.admin_world import ADMIN, AS_JSON, CHIEF, VIEWER, admin_config, admin_world
 
 UNAUTHORIZED = {"error": "Unauthorized"}
 READ_ONLY = {"error": "forbidden: read-only operator cannot perform this action"}
 CSRF = {"error": "CSRF token missing or invalid"}
+FOREIGN = {"error": "forbidden: sent by a page of another origin; proxy.admin.cors_origins lists those that may"}
 LOAD = {"deployment": "local-qwen"}
 LOAD_PATH = "/admin/model-host/load"
 
@@ -103,13 +105,108 @@ async def test_a_read_only_operator_looks_and_changes_nothing() -> None:
         assert world.host.calls == []
 
 
-async def test_a_page_elsewhere_cannot_use_cached_basic_credentials() -> None:
-    config = admin_config(cors_origins=["https://console.example"])
-    async with admin_world(config) as world:
-        foreign = {"Sec-Fetch-Site": "cross-site", "Origin": "https://evil.example"}
-        assert await world.post(LOAD_PATH, LOAD, ADMIN, headers=foreign) == (403, CSRF)
-        known = {**foreign, "Origin": "https://console.example"}
-        assert (await world.post(LOAD_PATH, LOAD, ADMIN, headers=known))[0] == 202
+FOREIGN_PAGES = [
+    {"Origin": "https://evil.example"},
+    {"Origin": "null"},
+    {"Origin": "http://127.0.0.1:1"},
+    {"Sec-Fetch-Site": "cross-site"},
+    {"Sec-Fetch-Site": "same-site"},
+    {"Origin": "https://evil.example", "Sec-Fetch-Site": "none"},
+]
+
+
+@pytest.mark.parametrize("page", FOREIGN_PAGES, ids=str)
+async def test_a_page_elsewhere_changes_nothing(page: dict[str, str], caplog: pytest.LogCaptureFixture) -> None:
+    """Neither with Basic credentials that the browser has cached, nor with a session, nor by logging somebody in."""
+    caplog.set_level(logging.INFO, "sbproxy.admin.audit")
+    async with admin_world(admin_config(cors_origins=["https://console.example"])) as world:
+        browser = await world.log_in(CHIEF)
+        assert await world.post(LOAD_PATH, LOAD, ADMIN, headers=page) == (403, FOREIGN)
+        assert await world.post(LOAD_PATH, LOAD, None, headers={**browser, **page}) == (403, FOREIGN)
+        login = {"username": CHIEF[0], "password": CHIEF[1]}
+        assert await world.post("/admin/login", login, None, headers=page) == (403, FOREIGN)
+        assert await world.post("/admin/logout", None, None, headers={**browser, **page}) == (403, FOREIGN)
+        assert world.host.calls == []
+        assert (await world.get("/api/health", None, headers=browser))[0] == 200
+        assert (await world.get("/api/health", ADMIN, headers=page))[0] == 200
+    lines = [vars(record) for record in caplog.records if record.name == "sbproxy.admin.audit"]
+    assert [(line["operator"], line["outcome"]) for line in lines] == [
+        ("chief", "login"),
+        ("admin", "403"),
+        ("chief", "403"),
+        ("-", "403"),
+        ("-", "403"),
+    ]
+
+
+async def test_our_own_page_and_a_known_one_may() -> None:
+    async with admin_world(admin_config(cors_origins=["https://console.example"])) as world:
+        own = f"http://{world.server.host}:{world.server.port}"
+        for page in (
+            {"Origin": "https://console.example", "Sec-Fetch-Site": "cross-site"},
+            {"Origin": own, "Sec-Fetch-Site": "same-origin"},
+            {"Sec-Fetch-Site": "none"},
+        ):
+            assert (await world.post(LOAD_PATH, LOAD, ADMIN, headers=page))[0] == 202
+
+
+async def test_the_own_origin_is_that_of_the_scheme_that_is_served() -> None:
+    async with admin_world(admin_config(tls=AdminTlsConfig(cert="/c.pem", key="/k.pem"))) as world:
+        host = {"Host": "admin.example"}
+        plain, tls = ({**host, "Origin": f"{scheme}://admin.example"} for scheme in ("http", "https"))
+        assert await world.post(LOAD_PATH, LOAD, ADMIN, headers=plain) == (403, FOREIGN)
+        assert (await world.post(LOAD_PATH, LOAD, ADMIN, headers=tls))[0] == 202
+
+
+NOT_JSON = {
+    "error": "a request body must be JSON; send it with Content-Type: application/json",
+    "code": "unsupported_media_type",
+    "reason_code": "unsupported_media_type",
+}
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"])
+async def test_a_body_must_say_that_it_is_json(kind: str) -> None:
+    """Anything else a form of any web page could send as well."""
+    body = b'{"deployment": "local-qwen"}'
+    async with admin_world() as world:
+        for path in (LOAD_PATH, "/admin/reload"):
+            async with world.call("POST", path, ADMIN, data=body, headers={"Content-Type": kind}) as answer:
+                assert (answer.status, await answer.json()) == (415, NOT_JSON)
+        login = b'{"username": "admin", "password": "x"}'
+        async with world.call("POST", "/admin/login", data=login, headers={"Content-Type": kind}) as answer:
+            assert answer.status == 415
+        assert world.host.calls == []
+        for good in ("application/json", "application/json; charset=utf-8", "application/merge-patch+json"):
+            async with world.call("POST", LOAD_PATH, ADMIN, data=body, headers={"Content-Type": good}) as answer:
+                assert answer.status == 202
+        # Without a body there is nothing to declare.
+        assert (await world.post("/admin/reload"))[0] == 200
+
+
+QUERY_ROUTES = {"/api/requests", "/admin/model-host/jobs"}
+NO_QUERY = [(method, path) for method, path in PROTECTED if path not in QUERY_ROUTES | {"/nowhere"}]
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [*NO_QUERY, *(("GET", path) for path in sorted(PROBES)), ("POST", "/admin/login"), ("GET", "/admin/session")],
+)
+async def test_a_route_without_parameters_refuses_every_parameter(method: str, path: str) -> None:
+    async with admin_world() as world:
+        for query in ("limit=1", "x", "force=true&force=false"):
+            async with world.call(method, f"{path}?{query}", ADMIN, json=LOAD) as answer:
+                said = await answer.json()
+                assert (answer.status, said["code"]) == (400, "unknown_parameter")
+                assert "known are none" in said["error"]
+        assert world.host.calls == []
+
+
+async def test_what_does_not_exist_is_not_asked_for_its_parameters() -> None:
+    async with admin_world() as world:
+        assert (await world.get("/nowhere?x=1"))[0] == 404
+        assert (await world.get("/admin/reload?x=1"))[0] == 405
+        assert (await world.get("/admin/model-host/status?x=1", None))[0] == 401
 
 
 @pytest.mark.parametrize("address", ["10.1.2.3", "10.0.0.0/8"])
@@ -140,7 +237,7 @@ async def test_a_chunked_body_is_bounded_while_it_is_read() -> None:
         for _ in range(20):
             yield b"x" * 65536
 
-    async with admin_world() as world, world.call("POST", LOAD_PATH, ADMIN, data=pieces()) as answer:
+    async with admin_world() as world, world.call("POST", LOAD_PATH, ADMIN, data=pieces(), headers=AS_JSON) as answer:
         assert answer.status == 413
         assert (await answer.json())["code"] == "request_body_too_large"
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import AsyncExitStack
 
 import pytest
 
 from sbproxy.api.model_host import JobsAnswer
 from sbproxy.modelhost.core.jobs import JobProgress
 from sbproxy.modelhost.job_feed import EVENTS_PER_JOB
-from support.admin_world import ADMIN, AdminWorld, SseReader, admin_world, job, ulid
+from support.admin_world import ADMIN, VIEWER, AdminWorld, SseReader, admin_world, job, ulid
 from support.snapshot import check_json_snapshot
 
 JOBS = "/admin/model-host/jobs"
@@ -38,6 +39,36 @@ async def test_list_is_oldest_first() -> None:
         assert [entry["id"] for entry in body["jobs"]] == [ulid(1), ulid(2)]
         check_json_snapshot("api/model-host-jobs.json", body)
         assert JobsAnswer.model_validate(body).model_dump(mode="json") == body
+
+
+@pytest.mark.parametrize(("limit", "shown"), [("0", []), ("1", [3]), ("2", [2, 3]), ("3", [1, 2, 3]), ("9", [1, 2, 3])])
+async def test_a_limit_keeps_the_newest_and_the_order(limit: str, shown: list[int]) -> None:
+    async with admin_world() as world:
+        world.jobs.put(*(job(number) for number in (3, 1, 2)))
+        _, body = await world.get(f"{JOBS}?limit={limit}")
+        assert [entry["id"] for entry in body["jobs"]] == [ulid(number) for number in shown]
+
+
+@pytest.mark.parametrize(
+    ("query", "code"),
+    [
+        ("limit=", "invalid_parameter"),
+        ("limit=-1", "invalid_parameter"),
+        ("limit=1.5", "invalid_parameter"),
+        ("limit=x", "invalid_parameter"),
+        ("limit=%C2%B2", "invalid_parameter"),
+        ("limit=" + "9" * 17, "invalid_parameter"),
+        ("limit=1&limit=2", "invalid_parameter"),
+        ("state=ready", "unknown_parameter"),
+        ("limit=1&state=ready", "unknown_parameter"),
+    ],
+)
+async def test_other_parameters_of_the_list_are_refused(query: str, code: str) -> None:
+    async with admin_world() as world:
+        status, body = await world.get(f"{JOBS}?{query}")
+        assert (status, body["code"]) == (400, code)
+        status, body = await world.get(f"{JOBS}/{ulid(1)}?{query}")
+        assert (status, body["code"]) == (400, "unknown_parameter")
 
 
 async def test_detail() -> None:
@@ -172,6 +203,20 @@ async def test_places_for_streams_are_bounded_and_given_back() -> None:
         else:
             raise AssertionError("the places of readers that left were not given back")
         await settle(world, followers=0)
+
+
+async def test_one_identity_cannot_take_the_streams_of_the_others() -> None:
+    async with admin_world(max_own_streams=2) as world, AsyncExitStack() as opened:
+        viewers = [await world.log_in(VIEWER) for _ in range(2)]  # two sessions are one identity
+        for browser in viewers:
+            reader = SseReader(world.call("GET", f"{JOBS}/stream", headers=browser))
+            await (await opened.enter_async_context(reader)).next()
+        for path in (f"{JOBS}/stream", "/api/requests/stream"):
+            status, body = await world.get(path, None, headers=viewers[0])
+            assert (status, body["code"]) == (429, "too_many_own_streams")
+            assert VIEWER[0] in body["error"]
+        async with stream(world, f"{JOBS}/stream") as events:
+            assert events.answer.status == 200
 
 
 async def test_a_stopping_listener_ends_every_stream_at_once() -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import datetime as dt
 import socket
 import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import aiohttp
@@ -18,7 +22,7 @@ from sbproxy.admin.listener import AdminListener
 from sbproxy.admin.ports import AdminDeps
 from sbproxy.config.core.document import AdminConfig, AdminTlsConfig
 from sbproxy.errors.admin import AdminListenFailed, AdminTlsUnusable
-from support.admin_world import AdminWorld, admin_config, admin_world
+from support.admin_world import ADMIN, AdminWorld, admin_config, admin_world
 
 
 def free_port() -> int:
@@ -77,6 +81,73 @@ async def test_a_taken_port_is_a_typed_refusal() -> None:
             config = admin_config(port=taken.getsockname()[1])
             with pytest.raises(AdminListenFailed, match=r"proxy\.admin\.port"):
                 await AdminListener(build_app(deps(world, config)), config).start()
+
+
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def closed(connection: Connection, timeout_s: float = 5.0) -> bool:
+    try:
+        return await asyncio.wait_for(connection[0].read(1), timeout_s) == b""
+    except ConnectionError:
+        return True
+    except TimeoutError:
+        return False
+
+
+@asynccontextmanager
+async def connected(port: int, count: int) -> AsyncIterator[list[Connection]]:
+    opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(count)]
+    try:
+        yield opened
+    finally:
+        for _, writer in opened:
+            writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
+
+
+async def test_whoever_does_not_finish_a_head_is_cut_off() -> None:
+    async with admin_world() as world:
+        config = admin_config(port=free_port())
+        listener = AdminListener(build_app(deps(world, config)), config, head_timeout_s=0.4)
+        async with listener, connected(config.port, 5) as connections:
+            silent, half, dripping, served, streaming = connections
+            half[1].write(b"GET /healthz HTTP/1.1\r\nHo")
+            served[1].write(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+            basic = base64.b64encode(":".join(ADMIN).encode())
+            streaming[1].write(
+                b"GET /api/requests/stream HTTP/1.1\r\nHost: a\r\nAuthorization: Basic " + basic + b"\r\n\r\n"
+            )
+            assert (await served[0].readuntil(b'"ok"}')).startswith(b"HTTP/1.1 200")
+            await streaming[0].readuntil(b": connected\n\n")
+            served[1].write(b"GET /healthz HTT")  # a second head, never finished
+            dripping[1].write(b"GET /healthz HTTP/1.1\r\n")
+            for _ in range(12):
+                dripping[1].write(b"x: y\r\n")
+                await asyncio.sleep(0.05)
+            for slow in (silent, half, dripping, served):
+                assert await closed(slow)
+            assert not await closed(streaming, 0.1)
+
+
+async def test_connections_are_bounded_and_their_places_given_back() -> None:
+    async with admin_world() as world:
+        config = admin_config(port=free_port())
+        async with AdminListener(build_app(deps(world, config)), config, max_connections=3):
+            async with connected(config.port, 3), connected(config.port, 20) as refused:
+                assert all([await closed(connection) for connection in refused])
+            await asyncio.sleep(0.05)
+            async with world.client.get(f"http://127.0.0.1:{config.port}/healthz") as answer:
+                assert answer.status == 200
+
+
+async def test_whoever_does_not_finish_a_tls_handshake_is_cut_off(tmp_path: Path) -> None:
+    async with admin_world() as world:
+        config = admin_config(port=free_port(), tls=certificate(tmp_path))
+        listener = AdminListener(build_app(deps(world, config)), config, head_timeout_s=0.2)
+        async with listener, connected(config.port, 1) as (silent,):
+            assert await closed(silent)
 
 
 async def test_tls(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from sbproxy.api.model_host import CatalogAnswer, DeploymentsAnswer, FilesAnswer
 from sbproxy.errors.engines import EngineLaunchFailed
 from sbproxy.errors.modelhost import AdmissionRejected, InsufficientMemory, ResetRefused
 from sbproxy.modelhost.core.status import StatusRow
-from support.admin_world import ADMIN, admin_world, row, small_catalog, ulid
+from support.admin_world import ADMIN, AS_JSON, admin_world, row, small_catalog, ulid
 from support.snapshot import check_json_snapshot
 
 PREFIX = "/admin/model-host"
@@ -154,7 +154,7 @@ INVALID = "invalid JSON body; expected {deployment}"
 )
 async def test_bad_bodies(action: str, body: bytes, text: str | None) -> None:
     async with admin_world() as world:
-        async with world.call("POST", f"{PREFIX}/{action}", ADMIN, data=body) as answer:
+        async with world.call("POST", f"{PREFIX}/{action}", ADMIN, data=body, headers=AS_JSON) as answer:
             said = await answer.json()
             assert answer.status == 400
             assert said["code"] == said["reason_code"] == "invalid_body"

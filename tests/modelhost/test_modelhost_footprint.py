@@ -46,9 +46,8 @@ async def test_a_real_engine_holds_what_was_reserved_for_it(tmp_path: Path) -> N
     driver = await asyncio.to_thread(real_engine_driver, tmp_path)
     binary = await asyncio.to_thread(real_binary, tmp_path)
     model = await asyncio.to_thread(real_model_path)
-    artifact = resolve(
-        builtin_catalog(), "smollm2-135m-instruct", None, WorkerFacts(frozenset({"cpu"}), frozenset({"llama_cpp"}))
-    )
+    worker = WorkerFacts(frozenset({"cpu"}), frozenset({"llama_cpp"}))
+    artifact = resolve(await asyncio.to_thread(builtin_catalog), "smollm2-135m-instruct", None, worker)
     config = DeploymentConfig(model="smollm2-135m-instruct", max_context=2048, max_concurrency=2)
     demand = demand_of(artifact, config, await asyncio.to_thread(read_shape, model))
     planned = estimate(demand, (), 0.10).total_bytes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import hashlib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from aiohttp.test_utils import TestServer
 from pydantic import SecretStr
 
 from sbproxy.admin.app import build_app
-from sbproxy.admin.passwords import hash_password
+from sbproxy.admin.passwords import PasswordHash
 from sbproxy.admin.ports import (
     AdminDeps,
     ComponentHealth,
@@ -51,8 +52,14 @@ from sbproxy.observe.sink import RequestObserver
 ADMIN = ("admin", "correct horse battery")
 VIEWER = ("viewer", "only looking around")
 CHIEF = ("chief", "hashed at rest, always")
-_CHIEF_HASH = hash_password(CHIEF[1])
+# As cheap as is accepted: what a real hash costs, one test looks at.
+_CHIEF_HASH = str(
+    PasswordHash(
+        1024, 8, 1, b"8 bytes!", hashlib.scrypt(CHIEF[1].encode(), salt=b"8 bytes!", n=1024, r=8, p=1, dklen=32)
+    )
+)
 START = 1_800_000_000.0
+AS_JSON = {"Content-Type": "application/json"}
 DIGEST = "9f2c" * 16
 
 
@@ -321,7 +328,12 @@ def admin_config(**changes: Any) -> AdminConfig:
 
 @asynccontextmanager
 async def admin_world(
-    config: AdminConfig | None = None, *, heartbeat_s: float = 15.0, max_streams: int = 32, max_entries: int = 1000
+    config: AdminConfig | None = None,
+    *,
+    heartbeat_s: float = 15.0,
+    max_streams: int = 32,
+    max_own_streams: int = 8,
+    max_entries: int = 1000,
 ) -> AsyncIterator[AdminWorld]:
     host, jobs, reloader, clock = MemoryHost(), MemoryJobs(), MemoryReloader(), Clock()
     metrics, log = Metrics(), RequestLog(max_entries)
@@ -340,6 +352,7 @@ async def admin_world(
         monotonic=clock,
         heartbeat_s=heartbeat_s,
         max_streams=max_streams,
+        max_own_streams=max_own_streams,
     )
     server = TestServer(build_app(deps))
     await server.start_server()

@@ -1,4 +1,4 @@
-"""Decides which client addresses may speak to the admin listener (``proxy.admin.allow_ips``)."""
+"""Decides which client addresses may speak to the admin listener (``proxy.admin.allow_ips``), and which are one."""
 
 from __future__ import annotations
 
@@ -22,6 +22,15 @@ class AddressGate:
         if not self._networks:
             return address.is_loopback
         return any(address in network for network in self._networks)
+
+
+def counted_as(remote: str | None) -> str:
+    """The name under which a client is counted: everything on loopback is one machine, whatever address it picks."""
+    try:
+        address = _plain(ip_address((remote or "").partition("%")[0]))
+    except ValueError:
+        return remote or ""
+    return "loopback" if address.is_loopback else str(address)
 
 
 def _plain(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:

@@ -16,7 +16,8 @@ from sbproxy.errors.engines import EngineIncompatible
 
 HOST = "127.0.0.1"
 PROMPT_CACHE_MIB = 128
-"""Host memory for saved prompts. The engine's own default of 8192 MiB would break every memory estimate."""
+"""Host memory for saved prompts. The engine's own default of 8192 MiB would break every memory estimate;
+this much may come on top of one, once prompts have been pushed out of their slots."""
 IO_TIMEOUT_S = 600
 SSE_PING_S = 15
 MAX_EMBEDDING_BATCH = 8192

@@ -28,4 +28,4 @@ def public_answer(body: bytes, public: str, request_bytes: int) -> tuple[bytes, 
     if usage is not None:
         return body, usage, False
     size = answer_size(document)
-    return body, Usage(estimate_tokens(request_bytes), estimate_tokens(size) if size else 0), True
+    return body, (estimate_tokens(request_bytes), estimate_tokens(size) if size else 0), True

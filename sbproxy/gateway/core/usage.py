@@ -5,17 +5,14 @@ An estimate is never zero: an answer that counted as nothing would be free of ev
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 _BYTES_PER_TOKEN = 4
 """English text and JSON around it come to about four bytes a token in the vocabularies that are common today."""
 
 
-class Usage(NamedTuple):
-    """Tokens of one answer."""
-
-    tokens_in: int | None
-    tokens_out: int | None
+Usage = tuple[int | None, int | None]
+"""Tokens in and out of one answer. Not a class of its own: it is made for every answer and taken apart at once."""
 
 
 def read_usage(usage: object) -> Usage | None:
@@ -26,7 +23,7 @@ def read_usage(usage: object) -> Usage | None:
     tokens_out = _count(usage.get("completion_tokens"))
     if tokens_in is None and tokens_out is None:
         return None
-    return Usage(tokens_in, 0 if tokens_out is None else tokens_out)
+    return tokens_in, 0 if tokens_out is None else tokens_out
 
 
 def estimate_tokens(size_bytes: int) -> int:

@@ -188,34 +188,31 @@ class ServerConnection(asyncio.Protocol):
 
     async def _serve(self) -> None:
         """The connection's task: gives each request to the handler until the connection is over."""
-        listener = self._listener
+        loop, handler = self._listener.loop, self._listener.handler
         try:
             while True:
                 answer = self._answer
-                if answer is not None:
-                    self._started = True
-                    await self._run(answer, listener.handler)
-                elif self._phase == _CLOSING:
-                    return
-                else:
-                    waiter = self._next = listener.loop.create_future()
+                if answer is None:
+                    if self._phase == _CLOSING:
+                        return
+                    waiter = self._next = loop.create_future()
                     await waiter
+                    continue
+                self._started = True
+                try:
+                    await handler(answer)
+                except Exception as error:  # noqa: BLE001 - a task's top
+                    # Neither the exception's text nor locals: both may hold a piece of the request.
+                    _log.error("answering failed with %s at %s", type(error).__name__, _where(error))
+                    if answer.untouched:
+                        answer.refuse(refusal.HANDLER_FAILED)
+                except asyncio.CancelledError:
+                    answer.keep_alive = False  # the task ends here, and the connection with it
+                    raise
+                finally:
+                    self._settle(answer)
         finally:
             self._task = self._next = None
-
-    async def _run(self, answer: Answer, handler: Handler) -> None:
-        try:
-            await handler(answer)
-        except Exception as error:  # noqa: BLE001 - a task's top
-            # Neither the exception's text nor locals: both may hold a piece of the request.
-            _log.error("answering failed with %s at %s", type(error).__name__, _where(error))
-            if answer.untouched:
-                answer.refuse(refusal.HANDLER_FAILED)
-        except asyncio.CancelledError:
-            answer.keep_alive = False  # the task ends here, and the connection with it
-            raise
-        finally:
-            self._settle(answer)
 
     def _wake_task(self) -> None:
         """There is a request for the task, or there will be none; it sees for itself when it is not parked."""

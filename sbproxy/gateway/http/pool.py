@@ -136,7 +136,7 @@ class UpstreamPool:
                 reply = connection.request(head, body, head_only, timeout_s)
                 if reply.pending:
                     await reply.more()
-                if reply.proves_stale():
+                if reply.fault is not None and reply.proves_stale():
                     break
                 return reply
         if self._closed:

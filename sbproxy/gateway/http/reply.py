@@ -6,7 +6,7 @@ The connection that it comes on feeds it and is told what to do with the socket;
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Protocol
 
 import httptools
@@ -18,6 +18,7 @@ from sbproxy.gateway.http.response import CHUNKED, UNTIL_CLOSE, read_response_he
 _HEAD_BYTES = 64 * 1024
 _INTERIM_ANSWERS = 16
 _READ_AHEAD_BYTES = 64 * 1024
+_NO_FIELDS: Mapping[bytes, bytes] = {}
 
 
 class UpstreamSocket(Protocol):
@@ -36,16 +37,17 @@ class UpstreamSocket(Protocol):
 
 
 class Reply:
-    """Implements ``UpstreamResponse``. A fault is raised only after the pieces before it were taken."""
+    """Implements ``UpstreamResponse``. A ``fault`` is raised only after the pieces before it were taken."""
 
     __slots__ = (
-        "_complete", "_fault", "_head_only", "_interim", "_left", "_parser", "_pieces", "_reusable",
-        "_settled", "_size", "_socket", "_start", "_waiter", "_wake_above", "headers", "status",
+        "_complete", "_fields", "_head_only", "_interim", "_left", "_parser", "_pieces", "_reusable", "_settled",
+        "_size", "_socket", "_start", "_waiter", "_wake_above", "fault", "headers", "status",
     )  # fmt: skip
 
     def __init__(self, socket: UpstreamSocket, head_only: bool) -> None:
         self.status = 0
         self.headers: HeaderPairs = ()
+        self._fields: Mapping[bytes, bytes] = _NO_FIELDS
         self._socket = socket
         self._head_only = head_only
         self._start = b""
@@ -55,7 +57,7 @@ class Reply:
         self._reusable = False
         self._complete = False
         self._settled = False
-        self._fault: UpstreamError | None = None
+        self.fault: UpstreamError | None = None
         self._pieces: list[bytes] = []
         self._size = 0
         self._waiter: asyncio.Future[None] | None = None
@@ -63,10 +65,7 @@ class Reply:
         self._wake_above = -1
 
     def header(self, name: bytes) -> bytes | None:
-        for key, value in self.headers:
-            if key == name:
-                return value
-        return None
+        return self._fields.get(name)
 
     # --- the connection's side ------------------------------------------------------------------------------------
 
@@ -91,8 +90,8 @@ class Reply:
 
     def fail(self, fault: UpstreamError) -> None:
         """End the answer with a fault of the connection's own, such as a time-out."""
-        if not self._complete and self._fault is None:
-            self._fault = fault
+        if not self._complete and self.fault is None:
+            self.fault = fault
         self._after()
 
     # --- reading --------------------------------------------------------------------------------------------------
@@ -118,6 +117,7 @@ class Reply:
             elif end < len(data):
                 self._take_head(data[end:])
             return
+        self._fields = head.fields
         self.headers = head.headers
         self.status = head.status
         self._reusable = head.keep_alive
@@ -125,8 +125,14 @@ class Reply:
         if head.length == CHUNKED:
             self._parser = httptools.HttpResponseParser(self)
             self._take_chunked(self._parser, data)
+            return
+        data = data[end:]
+        if data and len(data) == head.length:  # as nearly always: the whole answer in one piece
+            self._pieces.append(data)
+            self._size = head.length
+            self._complete = True
         else:
-            self._take_plain(data[end:])
+            self._take_plain(data)
 
     def _take_plain(self, data: bytes) -> None:
         left = self._left
@@ -176,20 +182,20 @@ class Reply:
     @property
     def pending(self) -> bool:
         """The head is not here and may still come; wait with ``more``."""
-        return not self.status and self._fault is None
+        return not self.status and self.fault is None
 
     def proves_stale(self) -> bool:
         """The connection turned out to be closed before any byte of the answer; raises if it broke otherwise."""
-        if self._fault is None or self._pieces:
+        if self.fault is None or self._pieces:
             return False
-        if not self.status and not self._start and not self._interim and isinstance(self._fault, UpstreamBroken):
+        if not self.status and not self._start and not self._interim and isinstance(self.fault, UpstreamBroken):
             return True
-        raise self._fault
+        raise self.fault
 
     def check(self) -> None:
         """Raise what became of the answer, if it did not come."""
-        if self._fault is not None and not self._pieces:
-            raise self._fault
+        if self.fault is not None and not self._pieces:
+            raise self.fault
 
     async def read(self, limit: int) -> bytes:
         if not self._complete:
@@ -198,8 +204,8 @@ class Reply:
             self._wake_above = limit
             self._socket.resume()
             while not self._complete:
-                if self._fault is not None:
-                    raise self._fault
+                if self.fault is not None:
+                    raise self.fault
                 if self._size > limit:
                     break
                 await self.more()
@@ -221,8 +227,8 @@ class Reply:
     async def __anext__(self) -> bytes:
         """What has come since the last piece, joined."""
         while not self._pieces:
-            if self._fault is not None:
-                raise self._fault
+            if self.fault is not None:
+                raise self.fault
             if self._complete:
                 raise StopAsyncIteration
             self._wake_above = 0
@@ -261,13 +267,13 @@ class Reply:
     # --- within ---------------------------------------------------------------------------------------------------
 
     def _fail(self, reason: str) -> None:
-        if self._fault is None:
-            self._fault = UpstreamBroken(self._socket.authority, reason)
+        if self.fault is None:
+            self.fault = UpstreamBroken(self._socket.authority, reason)
 
     def _after(self) -> None:
         """Bring socket and waiter in line with what is known now."""
-        if self._complete or self._fault is not None:
-            self._settle(reusable=self._reusable and self._fault is None)
+        if self._complete or self.fault is not None:
+            self._settle(reusable=self._reusable and self.fault is None)
         elif self._size > _READ_AHEAD_BYTES and self._size > self._wake_above:
             self._socket.pause()
         waiter = self._waiter

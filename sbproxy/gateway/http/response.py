@@ -17,25 +17,32 @@ _NO_BODY = frozenset((204, 304))
 _HEADER_COUNT = 200
 _LENGTH_DIGITS = 18
 _LINES_KEPT = 64
+_HEADS_KEPT = 256
+_HEAD_BYTES_KEPT = 1024
 _MUTE = object()
 _lines: dict[bytes, tuple[int, int]] = {}
 
 
 class ResponseHead:
-    """``length`` is the body's size in bytes, CHUNKED or UNTIL_CLOSE; a status below 200 is an interim answer."""
+    """``length`` is the body's size in bytes, CHUNKED or UNTIL_CLOSE; a status below 200 is an interim answer.
 
-    __slots__ = ("headers", "keep_alive", "length", "status")
+    ``fields`` holds the first value of each name.
+    """
 
-    def __init__(self, status: int, keep_alive: bool, headers: list[Field]) -> None:
+    __slots__ = ("fields", "headers", "keep_alive", "length", "status")
+
+    def __init__(self, status: int, minor: int, headers: list[Field]) -> None:
         self.status = status
-        self.keep_alive = keep_alive
+        self.keep_alive = minor == 1
         self.headers = headers
+        self.fields = dict(headers)
         self.length = UNTIL_CLOSE
 
     def frame(self, head_only: bool) -> str | None:
         """Find out the framing from the fields; the reason when they contradict themselves."""
-        fields = dict(self.headers)
+        fields = self.fields
         if len(fields) != len(self.headers):
+            fields = self.fields = dict(reversed(self.headers))
             seen = [name for name, _ in self.headers]
             if seen.count(b"content-length") > 1 or seen.count(b"transfer-encoding") > 1:
                 return "it states its framing more than once"
@@ -50,20 +57,29 @@ class ResponseHead:
                 return "its Content-Length is malformed"
             self.length = int(length)
         connection = get(b"connection")
-        if connection is not None and connection != b"keep-alive":
+        if connection is not None:
             options = connection.lower()
             self.keep_alive = b"close" not in options and (self.keep_alive or b"keep-alive" in options)
-        elif connection is not None:
-            self.keep_alive = True
-        if self.status == 101:
+        status = self.status
+        if status == 101:
             return "it switches to another protocol unasked"
-        if head_only or self.status in _NO_BODY:
+        if head_only or status in _NO_BODY:
             self.length = 0
         return None
 
 
+_heads: dict[bytes, ResponseHead] = {}
+
+
 def read_response_head(raw: bytes, head_only: bool) -> ResponseHead | str:
-    """The head in ``raw``, which ends with the empty line; a reason when it is not fit to be believed."""
+    """The head in ``raw``, which ends with the empty line; a reason when it is not fit to be believed.
+
+    An engine's heads, of streams above all, are the same to the byte time and again, and a head never changes.
+    """
+    if not head_only:
+        known = _heads.get(raw)
+        if known is not None:
+            return known
     lines = raw[:-4].split(b"\r\n")
     first = lines.pop(0)
     line = _lines.get(first) or _read_line(first)
@@ -72,13 +88,21 @@ def read_response_head(raw: bytes, head_only: bool) -> ResponseHead | str:
     if len(lines) > _HEADER_COUNT:
         return "its head has too many fields"
     fields = remembered(lines)
+    repeats = fields is not None  # which also says that nothing in it must not be kept
     if fields is None:
         fault = _judge(raw)
         if fault is not None:
             return fault
         fields = split_fields(lines, sound=True)
-    head = ResponseHead(line[0], line[1] == 1, fields)
-    return head.frame(head_only) or head
+    head = ResponseHead(*line, fields)
+    fault = head.frame(head_only)
+    if fault is not None:
+        return fault
+    if repeats and not head_only and len(raw) <= _HEAD_BYTES_KEPT:
+        if len(_heads) >= _HEADS_KEPT:
+            _heads.clear()
+        _heads[raw] = head
+    return head
 
 
 def _judge(raw: bytes) -> str | None:

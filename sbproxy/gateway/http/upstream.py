@@ -99,10 +99,10 @@ class UpstreamConnection(asyncio.Protocol):
         # An answer that came before its request was written out leaves the rest of that request in the way.
         if transport is None or (reusable and transport.get_write_buffer_size()):
             reusable = False
-        if reusable:
-            self.resume()
-        else:
+        if not reusable:
             self.abort()
+        elif self._paused:
+            self.resume()
         self._keeper.finished(self, reusable=reusable)
 
     # --- the transport's side -------------------------------------------------------------------------------------
