@@ -68,4 +68,5 @@ def _refusal(
         public=public,
         upstream_model=upstream_model,
         retry_after=response.header(b"retry-after"),
+        secret=provider.secret,
     )

@@ -87,7 +87,7 @@ def test_a_providers_error_is_bounded_and_printable() -> None:
     assert isinstance(error, ProviderRefused)
     assert len(error.message) == 1000
     assert error.message.isprintable()
-    assert len(error.kind) == 100
+    assert error.kind == "invalid_request_error", "what is no word is left out"
     assert error.provider_code is None
     assert error.retry_after is None
 
@@ -124,3 +124,22 @@ def test_a_status_that_is_neither_answer_nor_error(status: int) -> None:
 )
 def test_status_of_an_error_event(failure: dict[str, object], status: int) -> None:
     assert event_status(failure) == status
+
+
+KEY = "sk-live-0123456789abcdefghijklmnop"
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 429, 500, 503])
+def test_a_providers_own_key_never_comes_back(status: int) -> None:
+    said = {
+        "message": f"bad key {KEY} (it begins {KEY[:17]} and ends {KEY[17:]})",
+        "type": KEY, "param": f"header {KEY}", "code": f"invalid-{KEY}",
+    }  # fmt: skip
+    error = provider(status, orjson.dumps({"error": said}), secret=KEY)
+    assert isinstance(error, ProviderRefused)
+    shown = f"{error} {error.message} {error.kind} {error.param} {error.provider_code}"
+    assert KEY not in shown
+    assert KEY[:17] not in shown
+    assert KEY[17:] not in shown
+    if status in (401, 403):
+        assert (error.param, error.provider_code) == (None, None)

@@ -185,3 +185,18 @@ def test_managed_engines_get_text_only(part: dict[str, Any], refusal: type[Excep
 
 def test_text_parts_are_fine() -> None:
     refuse_media(read(chat(messages=[{"role": "user", "content": [{"type": "text", "text": "y"}]}])).document, "m")
+
+
+@pytest.mark.parametrize("depth", [200, 251, 252, 253, 254, 255, 256, 300, 1000, 1023, 1024, 5000])
+@pytest.mark.parametrize("opening", [b"[", b'{"a":'])
+def test_every_body_that_is_taken_can_be_sent_on(depth: int, opening: bytes) -> None:
+    closing = b"]" if opening == b"[" else b"}"
+    inner = b"1" if opening != b"[" else b""
+    body = orjson.dumps(chat())[:-1] + b',"metadata":' + opening * depth + inner + closing * depth + b"}"
+    try:
+        inference = read(body)
+    except InvalidRequest as error:
+        assert depth > 200
+        assert "nested" in str(error) or "not valid JSON" in str(error)
+    else:
+        assert body_for(inference, "m")

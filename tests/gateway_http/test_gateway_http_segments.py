@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sbproxy.errors.gateway import UpstreamBroken
+from sbproxy.gateway.http.head import HeadMemory, read_head
 from sbproxy.gateway.http.limits import ServerLimits
 from sbproxy.gateway.http.reader import RequestReader
-from sbproxy.gateway.http.refusal import Refusal
+from sbproxy.gateway.http.refusal import BODY_TOO_LARGE, Refusal
 from sbproxy.gateway.http.reply import Reply
 
 BODIES = st.lists(st.binary(max_size=40), max_size=6)
@@ -78,6 +79,46 @@ def test_a_head_reads_the_same_whether_its_lines_were_seen_before_or_not(lines) 
     assert _read([raw]) == first
     sound = len(set(lines) - {b"A: b", b"Content-Length: 0"}) == 0 and lines.count(b"Content-Length: 0") < 2
     assert isinstance(first, Refusal) is not sound
+
+
+_LINES = st.lists(
+    st.sampled_from(
+        [b"Host: a", b"Content-Length: %d", b"content-length: %d", b"X: Content-Length: 3", b"Content-Length: %dx",
+         b"Content-Length:%d", b"Content-Length: 0%d ", b"Expect: 100-continue", b"Connection: close",
+         b"Transfer-Encoding: chunked", b"Authorization: Bearer s"]
+    ),
+    max_size=4,
+)  # fmt: skip
+
+
+@given(st.lists(st.tuples(_LINES, st.integers(min_value=0, max_value=120)), min_size=2, max_size=5))
+def test_a_head_reads_the_same_whatever_came_before_it_on_its_connection(heads) -> None:
+    limits = ServerLimits(body_bytes=100)
+    memory = HeadMemory(limits)
+    for lines, length in [each for head in heads for each in (head, (head[0], head[1] // 2))]:
+        fields = b"".join(line.replace(b"%d", b"%d" % length) + b"\r\n" for line in [b"Host: b", *lines])
+        raw = b"POST /v1 HTTP/1.1\r\n" + fields + b"\r\n"
+        got, expected = memory.read(raw), read_head(raw, limits)
+        if isinstance(expected, Refusal):
+            assert got == expected
+            continue
+        assert not isinstance(got, Refusal)
+        for name in ("method", "path", "query", "host", "headers", "length", "minor", "keep_alive", "expects"):
+            assert getattr(got, name) == getattr(expected, name), name
+        for name, _ in expected.headers:
+            assert got.header(name) == expected.header(name)
+        assert got.header(b"content-length") is None
+
+
+def test_a_repeated_head_keeps_its_own_length() -> None:
+    memory = HeadMemory(ServerLimits(body_bytes=100))
+    raw = b"POST / HTTP/1.1\r\nX: Content-Length: 3\r\nContent-Length: %d\r\nHost: a\r\n\r\n"
+    for length in (5, 17, 0, 100):
+        got = memory.read(raw % length)
+        assert not isinstance(got, Refusal)
+        assert got.length == length
+        assert got.headers == [(b"x", b"Content-Length: 3"), (b"host", b"a")]
+    assert memory.read(raw % 101) == BODY_TOO_LARGE
 
 
 class _Socket:

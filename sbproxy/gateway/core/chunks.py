@@ -80,7 +80,11 @@ class ChunkRewriter:
             document["model"] = self._public
         document.pop("__verbose", None)
         self.delivered += bool(document.get("choices"))
-        return b"data: " + orjson.dumps(document) + b"\n\n"
+        try:
+            return b"data: " + orjson.dumps(document) + b"\n\n"
+        except TypeError:  # nested more deeply than orjson writes: no event of this API
+            self.failure = {}
+            return b""
 
     def _take_usage(self, document: dict[str, Any]) -> bool:
         """Note the counts; False when the event existed only to bring usage that the client did not ask for."""

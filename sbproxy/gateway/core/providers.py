@@ -49,6 +49,8 @@ class HostedProvider:
     model_map: Mapping[str, str]
     timeout_s: float | None
     surfaces: frozenset[Surface] = INFERENCE
+    secret: str | None = field(default=None, repr=False)
+    """What must never come back to a caller, however a provider words its refusals."""
 
 
 Provider = ManagedProvider | HostedProvider
@@ -70,6 +72,7 @@ def compile_provider(origin: str, config: ProviderConfig, modalities: Mapping[st
         (*JSON_HEADERS, *_authorization(origin, config)),
         dict(config.model_map),
         config.timeout_ms / 1000 if config.timeout_ms is not None else None,
+        secret=config.api_key.get_secret_value() if config.api_key is not None else None,
     )
 
 

@@ -26,6 +26,7 @@ from sbproxy.gateway.core.surfaces import Surface
 _MESSAGE_CHARACTERS = 1000
 _FIELD_CHARACTERS = 100
 _MEDIA_WORDS = re.compile(r"(image|audio|video) input is not supported")
+_WORD = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _KIND = re.compile(r"[a-z_]{1,64}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 _RETRY_AFTER = re.compile(r"[\x20-\x7e]{1,64}")
@@ -51,16 +52,24 @@ def engine_refusal(status: int, body: bytes, *, model: str, surface: Surface) ->
 
 
 def provider_refusal(
-    status: int, body: bytes, *, provider: str, public: str, upstream_model: str, retry_after: bytes | None
+    status: int,
+    body: bytes,
+    *,
+    provider: str,
+    public: str,
+    upstream_model: str,
+    retry_after: bytes | None,
+    secret: str | None = None,
 ) -> SbproxyError:
-    """The error that a hosted provider's answer stands for."""
-    error = error_object(body)
+    """The error that a hosted provider's answer stands for. ``secret`` is its key, which is masked wherever it stands."""
+    error = _without(secret, error_object(body))
     message = error.get("message")
     if not 400 <= status <= 599 or not isinstance(message, str) or not message.strip():
         return ProviderFault(provider, status, "not an OpenAI error")
     if status in (401, 403):
         # The credential at fault is the operator's, not the caller's, and providers like to quote a part of it.
         message = f"provider {provider} did not accept this gateway's credential; tell the operator"
+        error = {}
     elif upstream_model != public:
         message = message.replace(upstream_model, public)
     retry = retry_after.decode("latin-1") if retry_after is not None else None
@@ -68,9 +77,9 @@ def provider_refusal(
         provider,
         status,
         _bounded(message, _MESSAGE_CHARACTERS),
-        _text(error.get("type")) or ("server_error" if status >= 500 else "invalid_request_error"),
+        _word(error.get("type")) or ("server_error" if status >= 500 else "invalid_request_error"),
         _text(error.get("param")),
-        _text(error.get("code")),
+        _word(error.get("code")),
         retry if retry is not None and _RETRY_AFTER.fullmatch(retry) else None,
     )
 
@@ -90,6 +99,26 @@ def error_object(body: bytes) -> dict[str, Any]:
         return {}
     error = document.get("error") if isinstance(document, dict) else None
     return error if isinstance(error, dict) else {}
+
+
+def _without(secret: str | None, error: dict[str, Any]) -> dict[str, Any]:
+    """The scalar fields of an error with the key masked; a provider may quote a part of it in any of them."""
+    if not secret:
+        return error
+    parts = {secret, secret[: len(secret) // 2], secret[len(secret) // 2 :]} if len(secret) >= 16 else {secret}
+    masked = dict(error)
+    for name, value in error.items():
+        if isinstance(value, str):
+            for part in sorted(parts, key=len, reverse=True):
+                value = value.replace(part, "[REDACTED]")
+            masked[name] = value
+    return masked
+
+
+def _word(value: object) -> str | None:
+    """A machine's word, such as ``rate_limit_exceeded``; anything else is no word and is left out."""
+    text = str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
+    return text if _WORD.fullmatch(text) else None
 
 
 def _text(value: object) -> str | None:

@@ -14,6 +14,8 @@ import orjson
 from sbproxy.errors.gateway import InvalidRequest, RemoteContentRefused, UnsupportedContent
 from sbproxy.gateway.core.surfaces import Surface
 
+_BRACKETS = 250
+"""Fewer opening brackets than this cannot nest too deeply, so nearly every body is spared the look."""
 _MODEL_CHARACTERS = 256
 _MEDIA = {"image_url": "image", "input_audio": "audio", "file": "file", "video_url": "video"}
 
@@ -38,6 +40,8 @@ def read_inference(surface: Surface, body: bytes) -> Inference:
         raise InvalidRequest(f"the request body is not valid JSON (near byte {error.pos})") from None
     if type(document) is not dict:
         raise InvalidRequest("the request body must be a JSON object")
+    if body.count(b"{") + body.count(b"[") > _BRACKETS:
+        _check_depth(document)
     model = document.get("model")
     if model is not None:
         _check_model(model)
@@ -60,6 +64,14 @@ def read_inference(surface: Surface, body: bytes) -> Inference:
     if surface == "embeddings":
         raise InvalidRequest("embeddings cannot be streamed", "stream")
     return Inference(document, model, True, _wants_usage(document.get("stream_options")))
+
+
+def _check_depth(document: dict[str, Any]) -> None:
+    """orjson reads 1024 levels and writes 254; what cannot be sent on is refused before any engine is woken for it."""
+    try:
+        orjson.dumps(document)
+    except TypeError:
+        raise InvalidRequest("the request body is nested too deeply") from None
 
 
 def body_for(request: Inference, model: str) -> bytes:

@@ -23,7 +23,10 @@ def public_answer(body: bytes, public: str, request_bytes: int) -> tuple[bytes, 
     if document.get("model", public) != public or _PRIVATE in document:
         document.pop(_PRIVATE, None)
         document["model"] = public
-        body = orjson.dumps(document)
+        try:
+            body = orjson.dumps(document)
+        except TypeError:
+            raise ValueError("nested more deeply than an answer is") from None
     usage = read_usage(document.get("usage"))
     if usage is not None:
         return body, usage, False

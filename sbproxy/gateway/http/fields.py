@@ -65,7 +65,7 @@ def remembered(lines: list[bytes]) -> list[Field] | None:
 
 def split_fields(lines: list[bytes], *, sound: bool) -> list[Field]:
     """Lower-case names, and values; new lines are remembered if they are ``sound``."""
-    return [_find_read(line) or _split(line, sound) for line in lines]
+    return [_read.get(line) or _split(line, sound) for line in lines]
 
 
 def _split(line: bytes, sound: bool) -> Field:

@@ -25,6 +25,8 @@ _HOST = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~!$&'()*+,;=%\-]*)(?::[0-9
 _LENGTH_DIGITS = 18
 _LINES_KEPT = 256
 _LINE_BYTES_KEPT = 256
+_HEAD_BYTES_KEPT = 2048
+_LENGTH_NAME = b"\r\nContent-Length: "
 _MUTE = object()
 _RequestLine = tuple[str, str, str, int]
 _lines: dict[bytes, _RequestLine] = {}
@@ -34,11 +36,14 @@ _hosts: dict[bytes, str] = {}
 class WireRequest(Request):
     """A request and what only the wire wants to know of it.
 
-    ``length`` is the body's announced size in bytes, or CHUNKED; ``expects`` means 100-continue; ``minor`` is the
-    version's last digit. ``body``, ``client_ip`` and ``received_at`` are filled in when the body is complete.
+    ``length`` is the body's announced size in bytes, or CHUNKED; it is not among the headers. ``expects`` means
+    100-continue; ``minor`` is the version's last digit. ``body``, ``client_ip`` and ``received_at`` are filled in when
+    the body is complete.
     """
 
     __slots__ = ("_fields", "expects", "keep_alive", "length", "minor")
+
+    headers: list[Field]
 
     def __init__(self, line: _RequestLine, headers: list[Field]) -> None:
         self.method, self.path, self.query, minor = line
@@ -65,7 +70,9 @@ class WireRequest(Request):
                 return malformed("The request's Host header field is not a host name.")
         elif host is None and self.minor:
             return malformed("The request has no Host header field.")
-        length = get(b"content-length")
+        length = fields.pop(b"content-length", None)
+        if length is not None:
+            self.headers.remove((b"content-length", length))
         coding = get(b"transfer-encoding")
         if coding is not None:
             return self._frame_chunked(coding.lower(), length)
@@ -83,6 +90,21 @@ class WireRequest(Request):
 
     def header(self, name: bytes) -> bytes | None:
         return self._fields.get(name)
+
+    def again(self, length: int) -> WireRequest:
+        """A request with the same head but for the size of its body."""
+        request = WireRequest.__new__(WireRequest)
+        request.method = self.method
+        request.path = self.path
+        request.query = self.query
+        request.host = self.host
+        request.headers = self.headers
+        request._fields = self._fields
+        request.keep_alive = self.keep_alive
+        request.minor = self.minor
+        request.expects = False
+        request.length = length
+        return request
 
     def _frame_chunked(self, coding: bytes, length: bytes | None) -> Refusal | None:
         if length is not None:
@@ -128,6 +150,43 @@ def _learn_host(value: bytes) -> str:
         _hosts.clear()
     host = _hosts[value] = match[1].decode("ascii").lower()
     return host
+
+
+class HeadMemory:
+    """Reads the heads of one connection: whoever keeps it open sends one head again and again, but for a length.
+
+    It keeps the last head until the next or the connection's end, a secret in it included: both are that client's.
+    """
+
+    __slots__ = ("_after", "_before", "_last", "_limits")
+
+    def __init__(self, limits: ServerLimits) -> None:
+        self._limits = limits
+        self._last: WireRequest | None = None
+        self._before = self._after = b""
+
+    def read(self, raw: bytes) -> WireRequest | Refusal:
+        """As :func:`read_head`."""
+        last = self._last
+        if last is not None and raw.startswith(self._before) and raw.endswith(self._after):
+            digits = raw[len(self._before) : -len(self._after)]
+            if digits.isdigit() and len(digits) <= _LENGTH_DIGITS:
+                length = int(digits)
+                if length <= self._limits.body_bytes:
+                    return last.again(length)
+        return self._read_new(raw)
+
+    def _read_new(self, raw: bytes) -> WireRequest | Refusal:
+        head = read_head(raw, self._limits)
+        before, name, rest = raw.partition(_LENGTH_NAME)
+        if type(head) is Refusal or not name or head.expects or len(raw) > _HEAD_BYTES_KEPT:
+            self._last = None
+        else:
+            # The head was found sound, so this line is the only one of its name, and nothing else depends on it.
+            self._last = head
+            self._before = before + name
+            self._after = rest.lstrip(b"0123456789")
+        return head
 
 
 def read_head(raw: bytes, limits: ServerLimits) -> WireRequest | Refusal:

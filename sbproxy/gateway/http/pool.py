@@ -60,6 +60,15 @@ class _Place:
             self._heads[method, path] = head
         return head
 
+    def take_idle(self) -> UpstreamConnection | None:
+        """The connection that was used last, as the surest to be open still; None when a new one is needed."""
+        while self.idle:
+            connection = self.idle.pop()
+            if connection.usable:
+                self._pool.busy.add(connection)
+                return connection
+        return None
+
     def finished(self, connection: UpstreamConnection, *, reusable: bool) -> None:
         pool = self._pool
         pool.busy.discard(connection)
@@ -127,28 +136,30 @@ class UpstreamPool:
             head = b"%bContent-Length: %d\r\n\r\n" % (head, len(body))
         else:
             head += b"\r\n"
-        head_only = method == "HEAD"
-        idle = place.idle
-        while idle:
-            connection = idle.pop()
-            if connection.usable:
-                self.busy.add(connection)
-                reply = connection.request(head, body, head_only, timeout_s)
-                if reply.pending:
-                    await reply.more()
-                if reply.fault is not None and reply.proves_stale():
-                    break
+        connection = place.take_idle()
+        fresh = connection is None
+        while True:
+            if connection is None:
+                connection = await self._connect(place, timeout_s)
+            reply = connection.request(head, body, method == "HEAD", timeout_s)
+            if reply.pending:
+                try:
+                    await reply.waiter()
+                except asyncio.CancelledError:
+                    reply.close()
+                    raise
+            if reply.fault is None:
                 return reply
-        if self._closed:
-            raise UpstreamUnreachable(place.authority, "the gateway is shutting down")
-        connection = await self._connect(place, timeout_s)
-        reply = connection.request(head, body, head_only, timeout_s)
-        if reply.pending:
-            await reply.more()
-        reply.check()
-        return reply
+            if fresh:
+                reply.check()
+                return reply
+            if not reply.proves_stale():
+                return reply
+            connection, fresh = None, True
 
     async def _connect(self, place: _Place, timeout_s: float | None) -> UpstreamConnection:
+        if self._closed:
+            raise UpstreamUnreachable(place.authority, "the gateway is shutting down")
         loop = asyncio.get_running_loop()
         upstream = place.upstream
         limit = self.connect_timeout_s if timeout_s is None else min(timeout_s, self.connect_timeout_s)

@@ -6,7 +6,7 @@ It knows no socket and no clock. What follows a request is handed back, not look
 from __future__ import annotations
 
 from sbproxy.gateway.http.chunked import ChunkedBody
-from sbproxy.gateway.http.head import CHUNKED, WireRequest, read_head, refuse_early
+from sbproxy.gateway.http.head import CHUNKED, HeadMemory, WireRequest, refuse_early
 from sbproxy.gateway.http.limits import ServerLimits
 from sbproxy.gateway.http.refusal import Refusal
 
@@ -23,12 +23,15 @@ class RequestReader:
     ``wants_continue``: the client waits for an interim answer before it sends the body that was announced.
     """
 
-    __slots__ = ("_body", "_head", "_left", "_limits", "_pending", "_pieces", "_scanned", "stage", "wants_continue")
+    __slots__ = (
+        "_body", "_head", "_heads", "_left", "_limits", "_pending", "_pieces", "_scanned", "stage", "wants_continue",
+    )  # fmt: skip
 
     def __init__(self, limits: ServerLimits) -> None:
         self.stage = NOTHING
         self.wants_continue = False
         self._limits = limits
+        self._heads = HeadMemory(limits)
         self._pending = b""
         self._scanned = 0
         self._head: WireRequest | None = None
@@ -54,10 +57,9 @@ class RequestReader:
         return self._take_head(data, data.find(b"\r\n\r\n", self._scanned) + 4)
 
     def _take_head(self, data: bytes, end: int) -> Whole | Refusal | None:
-        limits = self._limits
-        if end < 4 or end > limits.head_bytes:
+        if end < 4 or end > self._limits.head_bytes:
             return self._hold(data, end)
-        head = read_head(data[:end], limits)
+        head = self._heads.read(data[:end])
         if type(head) is Refusal:
             return head
         body = data[end:]

@@ -254,15 +254,16 @@ class Reply:
 
     async def more(self) -> None:
         """Wait until there is more to take, or nothing more will come. Cancelling it gives the answer up."""
-        waiter = self._waiter = self._socket.loop.create_future()
-        woken = False
         try:
-            await waiter
-            woken = True
-        finally:
-            self._waiter = None
-            if not woken:
-                self.close()
+            await self.waiter()
+        except asyncio.CancelledError:
+            self.close()
+            raise
+
+    def waiter(self) -> asyncio.Future[None]:
+        """Is done when ``more`` would return. Who awaits it and is cancelled must ``close``."""
+        waiter = self._waiter = self._socket.loop.create_future()
+        return waiter
 
     # --- within ---------------------------------------------------------------------------------------------------
 
