@@ -226,7 +226,8 @@ class Daemon:
         self._redactor.register(secret_values(loaded.config))
 
     def _health(self) -> list[ComponentHealth]:
-        return [gateway_health(self._phase), model_host_health(self.host.status())]
+        starting = self.host.runtime_revision == 0 and bool(self.host.config.deployments)
+        return [gateway_health(self._phase), model_host_health(self.host.status(), starting=starting)]
 
     # --- taking down --------------------------------------------------------------------------------------------------
 

@@ -15,8 +15,13 @@ def gateway_health(phase: str) -> ComponentHealth:
     return ComponentHealth("gateway", "unhealthy", phase)
 
 
-def model_host_health(rows: Sequence[StatusRow]) -> ComponentHealth:
-    """A failed deployment degrades the host and keeps the daemon ready: the other models still answer."""
+def model_host_health(rows: Sequence[StatusRow], *, starting: bool) -> ComponentHealth:
+    """A failed deployment degrades the host and keeps the daemon ready: the other models still answer.
+
+    ``starting``: deployments are configured and none is published yet.
+    """
+    if starting:
+        return ComponentHealth("model_host", "degraded", "starting")
     failed = sorted({row.deployment for row in rows if row.state == "failed"})
     if not rows:
         return ComponentHealth("model_host", "not_configured")

@@ -26,6 +26,17 @@ PROBE_TIMEOUT_S = 20.0
 MAX_OUTPUT_BYTES = 1024 * 1024
 UNKNOWN_VERSION = "unknown"
 
+_MISSING_LIBRARY = re.compile(r"error while loading shared libraries: ([^\s:]{1,200}):|Library not loaded: (\S{1,200})")
+_PACKAGES = {
+    "libgomp.so.1": "libgomp1",
+    "libvulkan.so.1": "libvulkan1",
+    "libcurl.so.4": "libcurl4",
+    "libstdc++.so.6": "libstdc++6",
+    "libssl.so.3": "libssl3",
+    "libcrypto.so.3": "libssl3",
+}
+"""Packages by the libraries that builds of llama.cpp load from the system."""
+
 _BUILD = re.compile(r"version: (?:\S+ \(build )?(\d+)\b")
 
 
@@ -99,10 +110,19 @@ class BinaryProbe:
     def _run(self, program: Path, option: str) -> str:
         status, output = _bounded_run([str(program), option], self._environ)
         if status != 0:
+            missing = _MISSING_LIBRARY.search(output)
+            if missing is not None:
+                raise EngineIncompatible(self._engine, _install_hint(program, missing[1] or missing[2]))
             last = output.strip().rpartition("\n")[2][:200]
             reason = f"exit status {status}" if status > 0 else f"signal {-status}"
             raise EngineIncompatible(self._engine, f"{program} {option} failed ({reason}): {last}")
         return output
+
+
+def _install_hint(program: Path, library: str) -> str:
+    package = _PACKAGES.get(library)
+    how = f"the Debian and Ubuntu package {package} has it" if package else "install the package that has it"
+    return f"{program} needs the shared library {library}, which this machine lacks; {how}"
 
 
 def flags_of(binary: EngineBinary) -> Flags:

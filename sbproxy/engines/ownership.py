@@ -1,12 +1,14 @@
 """Durable records of the engine processes that a daemon started, so that the next one can end its orphans.
 
 A record is written before the fork and completed by the shim before exec. Only a process whose pid *and* start
-fingerprint match a record whose owner is gone is ever signalled. Contracts section 20.
+fingerprint match a record whose owner is gone is ever signalled. An owner lives while it holds the lock of its own
+file: pids say nothing about a daemon in another container. Contracts section 20.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import logging
 import os
@@ -14,8 +16,10 @@ import re
 import secrets
 import shutil
 import signal
+import threading
 import time
-from collections.abc import Iterator, Mapping
+import weakref
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +32,8 @@ REAP_WAIT_S = 10.0
 MAX_RECORD_BYTES = 16 * 1024
 
 _TOKEN = re.compile(r"[0-9a-f]{32}")
+_LOCK_SUFFIX = ".owner"
+_LOCK = re.compile(rf"[0-9a-f]{{32}}{re.escape(_LOCK_SUFFIX)}")
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +69,13 @@ class ReapedEngine:
     ended: bool
 
 
+@dataclass(frozen=True, slots=True)
+class _OwnerLock:
+    path: Path
+    release: Callable[[], object]
+    """Closes the descriptor, and the lock goes with it; also called when the ledger is collected."""
+
+
 def ownership_directory(environ: Mapping[str, str], engines_root: Path) -> Path:
     """Where records live: ``SBPROXY_ENGINE_OWNERSHIP_DIR``, else beside the engines."""
     configured = environ.get(DIRECTORY_VARIABLE)
@@ -77,11 +90,15 @@ class OwnershipLedger:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory.absolute()
+        self._changing = threading.Lock()
+        self._open: set[str] = set()
+        self._held: _OwnerLock | None = None
 
     def open(self, *, engine: str, deployment: str, generation: int, program_sha256: str, run_root: Path) -> Ticket:
         """Write who is about to start what, before it exists."""
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         ticket_token = secrets.token_hex(16)
+        owner_lock = self._hold(ticket_token)
         record = self._directory / f"{ticket_token}.json"
         pid = os.getpid()
         content = {
@@ -92,20 +109,31 @@ class OwnershipLedger:
             "generation": generation,
             "program_sha256": program_sha256,
             "run_root": str(run_root),
-            "owner": asdict(ProcessIdentity(pid, start_fingerprint(pid) or "")),
+            "owner": asdict(ProcessIdentity(pid, start_fingerprint(pid) or "")) | {"lock": owner_lock.name},
             "child": None,
         }
+        ticket = Ticket(record, ticket_token)
         partial = record.with_suffix(".tmp")
-        with partial.open("w", encoding="utf-8") as file:
-            json.dump(content, file)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(record)
-        return Ticket(record, ticket_token)
+        try:
+            with partial.open("w", encoding="utf-8") as file:
+                json.dump(content, file)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(record)
+        except OSError:
+            self.close(ticket)
+            raise
+        return ticket
 
     def close(self, ticket: Ticket) -> None:
         """Forget a process that has ended."""
         ticket.record.unlink(missing_ok=True)
+        with self._changing:
+            self._open.discard(ticket.token)
+            if not self._open and self._held is not None:
+                self._held.path.unlink(missing_ok=True)
+                self._held.release()
+                self._held = None
 
     def reap_orphans(self) -> list[ReapedEngine]:
         """End every engine whose daemon is gone, wait for its end, and delete its record and run folder."""
@@ -116,20 +144,57 @@ class OwnershipLedger:
                 log.warning("engine ownership record %s is unreadable; it is ignored", path.name)
                 continue
             owner = ProcessIdentity(int(record["owner"]["pid"]), str(record["owner"]["start"]))
-            if owner.alive:
+            if owner.alive or self._is_held(record["owner"].get("lock")):
                 continue
             survivors = _end(record)
             reaped += [_reaped(record, pid, ended) for pid, ended in survivors]
             if all(ended for _, ended in survivors):
                 _remove_run_folder(record)
                 path.unlink(missing_ok=True)
+        for lock in self._directory.glob(f"*{_LOCK_SUFFIX}"):
+            if not self._is_held(lock.name):
+                lock.unlink(missing_ok=True)
         return reaped
+
+    def _hold(self, token: str) -> Path:
+        """The lock of this owner, held from its first engine to the end of its last. No engine inherits it."""
+        with self._changing:
+            while self._held is None:
+                path = self._directory / f"{secrets.token_hex(16)}{_LOCK_SUFFIX}"
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+                release = weakref.finalize(self, os.close, descriptor)
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                # Whoever cleaned up at this moment took it for an old one; then there is no such file any more.
+                if path.exists():
+                    self._held = _OwnerLock(path, release)
+                else:
+                    release()
+            self._open.add(token)
+            return self._held.path
+
+    def _is_held(self, name: object) -> bool:
+        """Whether some living process holds that owner's lock."""
+        if not isinstance(name, str) or not _LOCK.fullmatch(name):
+            return False
+        try:
+            descriptor = os.open(self._directory / name, os.O_RDWR)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
 
 
 def _read(path: Path) -> dict[str, Any] | None:
     try:
-        text = path.read_text(encoding="utf-8")[:MAX_RECORD_BYTES]
-        record = json.loads(text)
+        with path.open("rb") as file:
+            record = json.loads(file.read(MAX_RECORD_BYTES))
         int(record["owner"]["pid"]), record["owner"]["start"], int(record["generation"])
         if not _TOKEN.fullmatch(record["token"]):
             return None
@@ -137,7 +202,7 @@ def _read(path: Path) -> dict[str, Any] | None:
             int(record["child"]["pid"]), record["child"]["start"], int(record["child"]["pgid"])
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return record if isinstance(record, dict) else None
 

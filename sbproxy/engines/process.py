@@ -28,7 +28,7 @@ from sbproxy.engines.core.model import Endpoint, EngineBinary, ExitKind, ExitVer
 from sbproxy.engines.core.verdict import Redaction, decide_verdict
 from sbproxy.engines.output import OutputTail
 from sbproxy.engines.ownership import TOKEN_VARIABLE, OwnershipLedger, Ticket
-from sbproxy.engines.readiness import is_healthy, is_ours, still_answers
+from sbproxy.engines.readiness import is_healthy, is_ours, owns_port, still_answers
 from sbproxy.errors.engines import EngineLaunchFailed, EngineStopFailed
 
 HOST = "127.0.0.1"
@@ -60,11 +60,10 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class _Seat:
-    """The private folder (0700) of one process and the key in it (0600)."""
+    """The private folder (0700) of one process and the file of its key in it (0600)."""
 
     folder: Path
     key_file: Path
-    api_key: str
     log_file: Path
     """Outlives the folder, so that people can read why an engine ended."""
     ticket: Ticket
@@ -150,7 +149,10 @@ class LoopbackEngine:
         if not await is_healthy(endpoint, timeout_s):
             return False
         # A stranger on the port makes our own engine exit with a port verdict, which starts it anew.
-        return await is_ours(endpoint, timeout_s) and endpoint is self.endpoint
+        if not await is_ours(endpoint, timeout_s):
+            return False
+        owned = await asyncio.to_thread(owns_port, self.pid, endpoint.port)
+        return owned is not False and endpoint is self.endpoint
 
     async def _end(self, kind: ExitKind, detail: str, grace_s: float) -> ExitVerdict:
         if not self.exited.done() and self._end_as is None:
@@ -178,7 +180,8 @@ class LoopbackEngine:
         """Start the process. Only ever on the spawner's thread (see ``_SPAWNER``)."""
         launch, seat = self._launch, self._seat
         self._attempts_left -= 1
-        port, alias = _free_port(), f"m-{secrets.token_hex(8)}"
+        port, alias, api_key = _free_port(), f"m-{secrets.token_hex(8)}", secrets.token_urlsafe(32)
+        _write_key(seat.key_file, api_key)
         process = subprocess.Popen(
             [
                 *(sys.executable, "-I", "-S", shim.__file__, str(seat.ticket.record), str(os.getpid())),
@@ -191,7 +194,7 @@ class LoopbackEngine:
             env={**launch.environ, "HOME": str(seat.folder), TOKEN_VARIABLE: seat.ticket.token},
             start_new_session=True,
         )
-        self.pid, self.endpoint, self._reaped = process.pid, Endpoint(HOST, port, alias, seat.api_key), False
+        self.pid, self.endpoint, self._reaped = process.pid, Endpoint(HOST, port, alias, api_key), False
         threading.Thread(target=self._watch, args=(process,), name=f"engine-{process.pid}", daemon=True).start()
 
     def _watch(self, process: subprocess.Popen[bytes]) -> None:
@@ -232,7 +235,7 @@ class LoopbackEngine:
             self._loop.call_soon_threadsafe(self._publish, verdict)
 
     def _verdict(self, returncode: int, tail: str) -> ExitVerdict:
-        redaction = Redaction(self._launch.spec.model_path, self._seat.folder, self._seat.api_key)
+        redaction = Redaction(self._launch.spec.model_path, self._seat.folder, self.endpoint.api_key)
         end_as = self._end_as
         if end_as is not None and end_as is not ExitKind.STOPPED:
             return ExitVerdict(end_as, returncode, self._end_detail)
@@ -256,7 +259,7 @@ def _abandon(starting: asyncio.Future[LoopbackEngine]) -> None:
 
 
 def _take_seat(launch: Launch, ledger: OwnershipLedger) -> _Seat:
-    """Make the private folder and the key; the record comes first, so that a crash leaves nothing unowned."""
+    """Make the private folder; the record comes first, so that a crash leaves nothing unowned."""
     spec = launch.spec
     launch.run_root.mkdir(mode=0o700, parents=True, exist_ok=True)
     ticket = ledger.open(
@@ -272,14 +275,16 @@ def _take_seat(launch: Launch, ledger: OwnershipLedger) -> _Seat:
         folder.mkdir(mode=0o700)
         log_file = launch.run_root / "logs" / f"{name}.log"
         log_file.parent.mkdir(mode=0o700, exist_ok=True)
-        key_file = folder / "key"
-        api_key = secrets.token_urlsafe(32)
-        with os.fdopen(os.open(key_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(f"{api_key}\n")
     except OSError:
         ledger.close(ticket)
         raise
-    return _Seat(folder, key_file, api_key, log_file, ticket)
+    return _Seat(folder, folder / "key", log_file, ticket)
+
+
+def _write_key(key_file: Path, api_key: str) -> None:
+    """A new key for every process: an earlier one has perhaps been told to whoever sat on its port."""
+    with os.fdopen(os.open(key_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(f"{api_key}\n")
 
 
 def _free_port() -> int:

@@ -1,4 +1,7 @@
-"""Asks an engine whether it answers, and whether it is ours: small GET requests over loopback."""
+"""Asks an engine whether it answers, and whether it is ours: small GET requests over loopback.
+
+They carry no key: llama-server answers both without one, and whoever sits on the port may be a stranger.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,9 @@ import asyncio
 import contextlib
 import errno
 import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
 
 from sbproxy.engines.core.model import Endpoint
 
@@ -39,8 +45,37 @@ async def is_ours(endpoint: Endpoint, timeout_s: float) -> bool:
     try:
         listed = json.loads(body)["data"]
         return any(entry["id"] == endpoint.alias for entry in listed)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return False
+
+
+def owns_port(group: int, port: int) -> bool | None:
+    """Blocking: whether the socket that listens on this loopback port belongs to that process group; None where the
+    system does not tell. The alias alone is no proof, because other users can read command lines."""
+    try:
+        inodes = set(_listening(Path("/proc/net/tcp").read_text(), port))
+        return bool(inodes & set(_sockets(group))) if inodes else None
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _listening(table: str, port: int) -> Iterator[str]:
+    for row in table.splitlines()[1:]:
+        fields = row.split()
+        address, _, number = fields[1].partition(":")
+        if fields[3] == "0A" and int(number, 16) == port and address in ("0100007F", "00000000"):
+            yield f"socket:[{fields[9]}]"
+
+
+def _sockets(group: int) -> Iterator[str]:
+    """What the members of a process group have open."""
+    for folder in Path("/proc").iterdir():
+        # The pid is the process's own business: it may end while we look.
+        with contextlib.suppress(OSError):
+            if folder.name.isdigit() and os.getpgid(int(folder.name)) == group:
+                for descriptor in (folder / "fd").iterdir():
+                    with contextlib.suppress(OSError):
+                        yield str(descriptor.readlink())
 
 
 async def _get(endpoint: Endpoint, path: str, timeout_s: float) -> tuple[int, bytes]:
@@ -56,8 +91,7 @@ async def _exchange(endpoint: Endpoint, path: str) -> tuple[int, bytes]:
     reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
     try:
         writer.write(
-            f"GET {path} HTTP/1.1\r\nHost: {endpoint.host}:{endpoint.port}\r\n"
-            f"Authorization: Bearer {endpoint.api_key}\r\nConnection: close\r\n\r\n".encode()
+            f"GET {path} HTTP/1.1\r\nHost: {endpoint.host}:{endpoint.port}\r\nConnection: close\r\n\r\n".encode()
         )
         answer = b""
         while len(answer) < MAX_ANSWER_BYTES and (chunk := await reader.read(16 * 1024)):

@@ -85,6 +85,10 @@ class NoReadyReplica(ModelHostError):
         return f"deployment {self.deployment} has no ready replica and its cold_start policy starts none"
 
 
+def _amount(size: int) -> str:
+    return f"{size / (1 << 30):.1f} GiB" if size >= 1 << 30 else f"{size >> 20} MiB"
+
+
 @dataclass(eq=False)
 class InsufficientMemory(ModelHostError):
     """The estimate does not fit the device; every term is kept so that the refusal can print them."""
@@ -101,13 +105,12 @@ class InsufficientMemory(ModelHostError):
     detail: str = ""
 
     def text(self) -> str:
-        mib = 1024 * 1024
         tail = f"; {self.detail}" if self.detail else ""
         return (
-            f"deployment {self.deployment} needs {self.total_bytes // mib} MiB on {self.device}"
-            f" (weights {self.weight_bytes // mib} + KV cache {self.kv_bytes // mib}"
-            f" + overhead {self.runtime_overhead_bytes // mib} + margin {self.safety_margin_bytes // mib})"
-            f" but {self.free_bytes // mib} MiB are free{tail}"
+            f"deployment {self.deployment} needs {_amount(self.total_bytes)} on {self.device}"
+            f" (weights {_amount(self.weight_bytes)} + KV cache {_amount(self.kv_bytes)}"
+            f" + overhead {_amount(self.runtime_overhead_bytes)} + margin {_amount(self.safety_margin_bytes)})"
+            f" but {_amount(self.free_bytes)} are free{tail}"
         )
 
 

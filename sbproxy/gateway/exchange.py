@@ -18,8 +18,9 @@ class Request:
 
     It is not frozen because that alone costs a microsecond for each request.
 
-    ``path`` is the raw path without query, still percent-encoded; ``host`` is lower-case without port ('' if absent);
-    ``received_at`` is ``time.perf_counter()`` at the first byte of the head.
+    ``headers`` leave out Content-Length: the wire has used it, and ``body`` is whole. ``path`` is the raw path without
+    query, still percent-encoded; ``host`` is lower-case without port ('' if absent); ``received_at`` is
+    ``time.perf_counter()`` at the first byte of the head.
     """
 
     method: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from sbproxy.artifacts.core.model import PullIntent, Ready
@@ -12,6 +13,7 @@ from sbproxy.config.core.model_host import DeploymentConfig, ModelHostConfig
 from sbproxy.devices.core.model import Machine
 from sbproxy.errors.modelhost import FoundationChanged
 from sbproxy.modelhost.core.desired import Desired, DesiredPlan, foundation_change, plan, unsupported
+from sbproxy.modelhost.core.events import ArtifactVerified
 from sbproxy.modelhost.core.gguf import ModelShape
 from sbproxy.modelhost.deployment import Deployment
 from sbproxy.modelhost.gguf_header import shape_of
@@ -22,13 +24,13 @@ from sbproxy.modelhost.services import Services
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A desired state that could be committed. ``verified`` are the deployments whose artifact is in the cache."""
+    """A desired state that could be committed. ``staged`` are the new generations of what is added or changed."""
 
     catalog: Catalog
     services: Services
     plan: DesiredPlan
     artifacts: dict[str, ResolvedArtifact]
-    verified: frozenset[str]
+    staged: dict[str, Deployment]
 
     def config(self, name: str) -> DeploymentConfig:
         return self.services.config.deployments[name]
@@ -45,7 +47,7 @@ def drains_first(config: DeploymentConfig, old: Deployment | None) -> bool:
 
 async def prepare_candidate(roster: Roster, catalog: Catalog, services: Services) -> Candidate:
     """Raises InvalidDesired, FoundationChanged, a catalog or artifact leaf, or InsufficientMemory; changes nothing
-    but the cache, which keeps what was pulled."""
+    but the cache, which keeps what was pulled. The new generations are staged in the roster, for people to see."""
     for problem in unsupported(services.config):
         raise problem
     _check_foundation(roster, catalog, services.config)
@@ -57,11 +59,44 @@ async def prepare_candidate(roster: Roster, catalog: Catalog, services: Services
     }
     changes = plan(roster.desired, desired)
     newcomers = (*changes.added, *changes.changed)
-    candidate = Candidate(catalog, services, changes, artifacts, frozenset())
-    shapes = await _pull_all(roster, candidate, newcomers)
-    checked = [_newcomer(roster, candidate, name, shapes.get(name)) for name in newcomers]
-    MemoryCheck(services, await asyncio.to_thread(services.devices.probe)).run(checked)
-    return Candidate(catalog, services, changes, artifacts, frozenset(shapes))
+    # Once before a byte is fetched for what cannot be, and once with the headers of what came.
+    here = await asyncio.to_thread(_shapes_here, services, {name: artifacts[name] for name in newcomers})
+    candidate = Candidate(catalog, services, changes, artifacts, {})
+    _check_memory(roster, candidate, machine, {name: _told_shape(artifacts[name]) for name in newcomers} | here)
+    for name in newcomers:
+        new = Deployment(name, roster.next_generation(name), candidate.config(name), artifacts[name], services)
+        candidate.staged[name] = new
+    roster.stage(candidate.staged)
+    shapes = await _pull_all(roster, candidate)
+    machine = await asyncio.to_thread(services.devices.probe)
+    _check_memory(roster, candidate, machine, {name: shapes.get(name) for name in newcomers})
+    return candidate
+
+
+def _check_memory(
+    roster: Roster, candidate: Candidate, machine: Machine, shapes: Mapping[str, ModelShape | None]
+) -> None:
+    newcomers = [_newcomer(roster, candidate, name, shape) for name, shape in shapes.items()]
+    MemoryCheck(candidate.services, machine).run(newcomers)
+
+
+def _shapes_here(services: Services, artifacts: Mapping[str, ResolvedArtifact]) -> dict[str, ModelShape | None]:
+    """Blocking: the shapes of what is in the cache already, whose headers win over the catalog."""
+    found: dict[str, ModelShape | None] = {}
+    for name, artifact in artifacts.items():
+        state = services.store.state(artifact)
+        if isinstance(state, Ready):
+            found[name] = shape_of(artifact, state.snapshot)
+    return found
+
+
+def _told_shape(artifact: ResolvedArtifact) -> ModelShape | None:
+    """The catalog's shape of a model that is not here yet. The context is the catalog's too, so that a larger one in
+    the configuration, which the header may cut, refuses nothing by mistake."""
+    told = artifact.model.attention
+    if told is None:
+        return None
+    return ModelShape(told.layers, told.kv_heads, told.head_dim, artifact.model.context_length)
 
 
 def _check_foundation(roster: Roster, catalog: Catalog, config: ModelHostConfig) -> None:
@@ -93,12 +128,13 @@ def _resolve_all(catalog: Catalog, services: Services, machine: Machine) -> dict
     }
 
 
-async def _pull_all(roster: Roster, candidate: Candidate, names: tuple[str, ...]) -> dict[str, ModelShape | None]:
+async def _pull_all(roster: Roster, candidate: Candidate) -> dict[str, ModelShape | None]:
     """Pull what must be here before the commit; the shape of every artifact that is here, None where unreadable."""
     slots = asyncio.Semaphore(candidate.services.config.max_parallel_prepares)
 
     async def one(name: str) -> tuple[str, ModelShape | None] | None:
         services, artifact, config = candidate.services, candidate.artifacts[name], candidate.config(name)
+        new = candidate.staged[name]
         needed = config.pull == "on_boot" or starts_now(config, roster.deployments.get(name))
         async with slots:
             state = await asyncio.to_thread(services.store.state, artifact)
@@ -107,14 +143,16 @@ async def _pull_all(roster: Roster, candidate: Candidate, names: tuple[str, ...]
             elif needed:
                 # A warm deployment needs its artifact now, whatever on_demand says about those that may wait.
                 intent: PullIntent = "startup" if config.pull == "on_boot" else "runtime"
-                path = (await services.pulls.snapshot(services.store, artifact, intent, config.pull)).path
+                pull = services.pulls.snapshot(services.store, artifact, intent, config.pull, new.journal.note_job)
+                path = (await pull).path
             else:
                 return None
+            new.feed(ArtifactVerified())
             return name, await asyncio.to_thread(shape_of, artifact, path)
 
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one(name)) for name in names]
+            tasks = [group.create_task(one(name)) for name in candidate.staged]
     except ExceptionGroup as several:
         raise several.exceptions[0] from None
     return dict(found for task in tasks if (found := task.result()) is not None)

@@ -40,8 +40,6 @@ class Deployment:
         config: DeploymentConfig,
         artifact: ResolvedArtifact,
         services: Services,
-        *,
-        verified: bool,
     ) -> None:
         self.id = deployment_id
         self.generation = generation
@@ -65,8 +63,6 @@ class Deployment:
         self.run: EngineRun | None = None
         self.gate = self._new_gate()
         self.keep_alive: KeepAlive | None = None
-        if verified:
-            self.feed(events.ArtifactVerified())
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
@@ -185,6 +181,11 @@ class Deployment:
             self._carry_out(command)
         if before.state != self.machine.state:
             self.journal.moved(before, event, self.machine, self._drain)
+            if self.machine.state == "failed":
+                restart = next(
+                    (each.after_ms for each in commands if isinstance(each, lifecycle.ScheduleRestart)), None
+                )
+                self.journal.failed(self.machine, self.run.pid if self.run else None, restart)
         if before.resident and not self.machine.resident:
             self._rested()
         self._changed.set()

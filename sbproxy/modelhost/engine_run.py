@@ -71,6 +71,8 @@ class EngineRun:
         self._snapshot: Snapshot | None = None
         self._health: HealthWatch | None = None
         self.process: EngineProcess | None = None
+        self.pid: int | None = None
+        """Of the latest process, also once it has ended."""
         self.binary: EngineBinary | None = None
         self.stop_failure: EngineStopFailed | None = None
 
@@ -92,23 +94,46 @@ class EngineRun:
             self._report(EngineStopped())
         except SbproxyError as error:
             self._report(self._not_prepared(error))
+        except asyncio.CancelledError:
+            self._report(self._broken("its task was cancelled"))
+            raise
+        except Exception as error:  # the top of the run's task: a defect must not leave the generation half started
+            log.exception("preparation of %s generation %d broke", *self._holder)
+            self._report(self._broken(f"internal error: {error!r}"))
         else:
             self._report(ArtifactVerified())
+
+    def _broken(self, detail: str) -> Event:
+        return self._not_prepared(EngineLaunchFailed(self._artifact.engine, ExitKind.CRASH, detail))
 
     async def launch(self) -> None:
         snapshot = self._snapshot
         if snapshot is None:
             raise RuntimeError("launch before prepare")
+        reported = False
         try:
             async with self._leased():
                 event = await self._outcome(snapshot)
-                self.process = None
-                # Before the report: whoever hears it may start the next run and reserve again. The lease goes after
-                # it, so that a crash closes the gate at once.
-                self._services.ledger.release(self._holder)
+                self._over()
+                reported = True
                 self._report(event)
         except ArtifactError as error:
             self._report(self._not_prepared(error))
+        except Exception as error:  # the top of the run's task: a defect must not leave the generation half started
+            log.exception("the lease of %s generation %d broke", *self._holder)
+            if not reported:
+                self._report(self._crashed(f"internal error: {error!r}"))
+        except asyncio.CancelledError:
+            if not reported:
+                self._over()
+                self._report(EngineStopped() if self._stop.is_set() else self._crashed("its task was cancelled"))
+            raise
+
+    def _over(self) -> None:
+        """Before the report: whoever hears it may start the next run and reserve again. The lease goes after it, so
+        that a crash closes the gate at once."""
+        self.process = None
+        self._services.ledger.release(self._holder)
 
     async def _outcome(self, snapshot: Snapshot) -> Event:
         try:
@@ -116,12 +141,23 @@ class EngineRun:
         except _StopAsked:
             return EngineStopped()
         except SbproxyError as error:
-            return self._not_prepared(error)
-        except Exception as error:  # the top of the run's task: a defect must not leave the generation half started
-            log.exception("run of %s generation %d broke", *self._holder)
-            if self.process is not None:
-                await self._end(self.process)
-            return EngineExited(ExitVerdict(ExitKind.CRASH, None, f"internal error: {error!r}"), None)
+            if self.process is None:
+                return self._not_prepared(error)
+            return await self._defect(self.process, error)
+        except Exception as error:  # noqa: BLE001 - the top of the run's task: a defect must not wedge the generation
+            return await self._defect(self.process, error)
+
+    async def _defect(self, process: EngineProcess | None, error: Exception) -> Event:
+        log.error("run of %s generation %d broke", *self._holder, exc_info=error)
+        if process is not None:
+            try:
+                await self._end(process)
+            except Exception:  # still at the top of the task: the event is what counts
+                log.exception("%s: the engine (pid %d) could not be ended", self._holder[0], process.pid)
+        return self._crashed(f"internal error: {error!r}")
+
+    def _crashed(self, detail: str) -> Event:
+        return EngineExited(ExitVerdict(ExitKind.CRASH, None, detail), None)
 
     def _not_prepared(self, error: SbproxyError) -> Event:
         """A failure of a run that was told to stop is only its end."""
@@ -143,6 +179,8 @@ class EngineRun:
             raise _StopAsked
         started = asyncio.get_running_loop().time()
         self.process = process = await driver.launch(binary, spec)
+        self.pid = process.pid
+        log.info("launch_started deployment=%s generation=%d pid=%d device=%s", *self._holder, process.pid, spec.device)
         return await self._watch(process, started)
 
     def _look(self, snapshot: Snapshot) -> tuple[ModelShape | None, Machine]:
@@ -197,7 +235,14 @@ class EngineRun:
         except EngineLaunchFailed as error:
             return await self._failed_start(process, error)
         ready_at = loop.time()
+        self.pid = process.pid
         self._launched("ready", ready_at - started)
+        log.info(
+            "launch_ready deployment=%s generation=%d pid=%d seconds=%.1f",
+            *self._holder,
+            process.pid,
+            ready_at - started,
+        )
         self._report(EngineReady())
         return await self._until_over(process, ready_at)
 
@@ -230,6 +275,7 @@ class EngineRun:
         else:
             await self._end(process)
             verdict = ExitVerdict(ExitKind(error.verdict), None, error.detail)
+        self.pid = process.pid
         self._launched(verdict.kind, None)
         return EngineExited(verdict, None, error)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import defaultdict
 
 from sbproxy.engines.core.model import EngineBinary
@@ -10,6 +11,8 @@ from sbproxy.engines.driver import EngineDriver
 from sbproxy.errors.tree import SbproxyError
 from sbproxy.modelhost.core.jobs import JobProgress
 from sbproxy.modelhost.job_desk import Job, JobDesk
+
+log = logging.getLogger(__name__)
 
 
 class EngineSupply:
@@ -30,20 +33,35 @@ class EngineSupply:
 
     async def _provision(self, driver: EngineDriver, job: Job) -> EngineBinary:
         loop = asyncio.get_running_loop()
+        started = loop.time()
+        size = 0
         job.run()
+        log.info("provision_started engine=%s job=%s", driver.name, job.id)
 
         def progress(what: str, done: int, total: int | None) -> None:
+            nonlocal size
+            size = max(size, done)
             loop.call_soon_threadsafe(_tell, job, JobProgress(done, total, what))
 
         try:
             binary = await asyncio.to_thread(driver.acquire, progress)
         except SbproxyError as error:
+            log.error("provision_failed engine=%s job=%s: %s", driver.name, job.id, error)
             job.fail(str(error), error.code)
             raise
         except asyncio.CancelledError:
             job.fail("the start that needed the engine was given up", "cancelled")
             raise
         job.finish()
+        seconds = loop.time() - started
+        log.info(
+            "provision_finished engine=%s version=%s bytes=%d seconds=%.1f job=%s",
+            driver.name,
+            binary.version,
+            size,
+            seconds,
+            job.id,
+        )
         return binary
 
 

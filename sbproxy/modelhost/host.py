@@ -25,7 +25,7 @@ from sbproxy.modelhost.core.status import Availability, Priority, ReplicaState, 
 from sbproxy.modelhost.deployment import Deployment
 from sbproxy.modelhost.engine_supply import EngineSupply
 from sbproxy.modelhost.gate import HostPermit
-from sbproxy.modelhost.job_desk import Job, JobDesk
+from sbproxy.modelhost.job_desk import JobDesk
 from sbproxy.modelhost.ports import ArtifactStore, DeviceInventory, HostMetrics, JobStore
 from sbproxy.modelhost.pulls import PullDesk
 from sbproxy.modelhost.reload import Prepared
@@ -102,30 +102,31 @@ class ModelHost:
 
     async def load(self, deployment: str) -> JobId:
         """Start in the background. Raises UnknownDeployment, or AdmissionRejected when it is held or drains."""
-        target = self._find(deployment)
-        target.refuse_if_held()
+        if not self._roster.changes(deployment):
+            self._find(deployment).refuse_if_held()
 
-        async def work(job: JobId) -> None:
+        async def work(target: Deployment, job: JobId) -> None:
             await target.start("load", job)
 
-        return await self._in_background("load", target, work)
+        return await self._in_background("load", deployment, work)
 
     async def stop(self, deployment: str, kind: StopKind = "stop") -> JobId:
         """Drain and stop in the background; a later request starts it again. Drain and evict are other names for it,
         which only the job's ``kind`` tells. When answers had to be cut, the job's note says so."""
-        target = self._find(deployment)
 
-        async def work(job: JobId) -> str | None:
+        async def work(target: Deployment, job: JobId) -> str | None:
             return (await target.stop("operator", job=job)).note
 
-        return await self._in_background(kind, target, work)
+        return await self._in_background(kind, deployment, work)
 
     async def reset(self, deployment: str) -> ResetOutcome:
         """Clear a failure at once. Raises UnknownDeployment or ResetRefused."""
+        await self._roster.settled(deployment)
         target = self._find(deployment)
         target.reset()
         state = target.machine.state
-        job = await self._open("reset", target)
+        job = await self.jobs.open("reset", target.id)
+        target.journal.note_job(job.id)
         job.finish()
         return ResetOutcome(deployment, state, job.id)
 
@@ -158,9 +159,13 @@ class ModelHost:
             candidate = await prepare_candidate(self._roster, catalog, services)
             await self._ask_drivers(services.drivers)
         except BaseException:
-            self._changing.release()
+            self._candidate_ended()
             raise
-        return Prepared(self._roster, candidate, self._changing.release)
+        return Prepared(self._roster, candidate, self._candidate_ended)
+
+    def _candidate_ended(self) -> None:
+        self._roster.unstage()
+        self._changing.release()
 
     async def close(self, deadline_s: float | None = None) -> None:
         """Drain everything within ``deadline_s`` seconds (default: shutdown_deadline_ms), then stop all engines.
@@ -168,6 +173,7 @@ class ModelHost:
         No candidate may be between its commit and its end. Bounded: an engine that survives SIGKILL is left behind
         (its ownership record stays for the next start) after the deadline, twice the grace and ten seconds.
         """
+        self._roster.closed = True
         services = self._roster.services
         deadline_ms = services.config.shutdown_deadline_ms if deadline_s is None else int(deadline_s * 1000)
         for deployment in self._roster:
@@ -241,28 +247,30 @@ class ModelHost:
         asked = await asyncio.to_thread(lambda: {name: each.availability().state for name, each in drivers.items()})
         self._availability = dict(asked)
 
-    async def _open(self, kind: JobKind, target: Deployment) -> Job:
-        job = await self.jobs.open(kind, target.id)
-        target.journal.job_id = job.id
-        return job
-
     async def _in_background(
-        self, kind: JobKind, target: Deployment, work: Callable[[JobId], Awaitable[str | None]]
+        self, kind: JobKind, deployment: str, work: Callable[[Deployment, JobId], Awaitable[str | None]]
     ) -> JobId:
-        job = await self._open(kind, target)
+        """Do ``work`` on the generation that is the deployment once no commit is about to replace it."""
+        if not self._roster.changes(deployment):
+            self._find(deployment)
+        job = await self.jobs.open(kind, deployment)
 
         async def run() -> None:
             job.run()
             try:
-                note = await work(job.id)
+                await self._roster.settled(deployment)
+                # No await between here and what the work does first: a reload may retire what was found before one.
+                target = self._find(deployment)
+                target.journal.note_job(job.id)
+                note = await work(target, job.id)
             except SbproxyError as error:
                 reason = error.reason if isinstance(error, AdmissionRejected) else error.code
-                log.error("%s of %s failed: %s", kind, target.id, error)
+                log.error("%s of %s failed: %s", kind, deployment, error)
                 job.fail(f"{kind} failed ({reason}); inspect server logs", reason)
             else:
                 job.finish(note=note)
 
-        self._roster.services.background.spawn(run(), f"{kind} {target.id}")
+        self._roster.services.background.spawn(run(), f"{kind} {deployment}")
         return job.id
 
 

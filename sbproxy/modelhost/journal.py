@@ -39,6 +39,27 @@ class Journal:
         elif before.state == "ready" and isinstance(event, DrainRequested) and event.cause != "shutdown":
             self._open("drain", event.job)
 
+    def note_job(self, job: JobId) -> None:
+        """A job that works for this generation before it starts: the pull of its artifact."""
+        self.job_id = job
+
+    def failed(self, now: Generation, pid: int | None, restart_ms: int | None) -> None:
+        """Called when a generation failed. ``restart_ms`` is when it is tried again by itself, if it is."""
+        failure = now.failure
+        if failure is None:
+            return
+        what = "nothing restarts it by itself" if restart_ms is None else f"restart in {restart_ms} ms"
+        hold = f" held={failure.hold}" if failure.hold else ""
+        log.warning(
+            "engine_failed deployment=%s generation=%d pid=%s reason=%s%s: %s; %s",
+            *self._name,
+            pid,
+            failure.reason_code,
+            hold,
+            failure.detail,
+            what,
+        )
+
     @property
     def _name(self) -> tuple[str, int]:
         return self._deployment, self._generation

@@ -6,17 +6,20 @@ Bytes, verification and resumption are the store's; who wants what is the caller
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from sbproxy.artifacts.core.model import PullIntent, PullProgress, Ready, Snapshot
 from sbproxy.catalog.core.model import ArtifactDigest, PullPolicy, ResolvedArtifact
 from sbproxy.errors.artifacts import ArtifactError
-from sbproxy.modelhost.core.jobs import JobProgress
+from sbproxy.modelhost.core.jobs import JobId, JobProgress
 from sbproxy.modelhost.job_desk import Job, JobDesk
 from sbproxy.modelhost.ports import ArtifactStore, HostMetrics
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
@@ -24,6 +27,13 @@ class _Pull:
     task: asyncio.Task[Snapshot]
     cancelled: threading.Event
     interested: int = 0
+    job: JobId | None = None
+    told: list[Callable[[JobId], None]] = field(default_factory=list)
+
+    def begun(self, job: asyncio.Future[JobId]) -> None:
+        self.job = job.result()
+        for told in self.told:
+            told(self.job)
 
 
 @dataclass(slots=True)
@@ -36,9 +46,15 @@ class PullDesk:
     _running: set[_Pull] = field(default_factory=set)
 
     async def snapshot(
-        self, store: ArtifactStore, artifact: ResolvedArtifact, intent: PullIntent, policy: PullPolicy
+        self,
+        store: ArtifactStore,
+        artifact: ResolvedArtifact,
+        intent: PullIntent,
+        policy: PullPolicy,
+        told: Callable[[JobId], None] | None = None,
     ) -> Snapshot:
-        """The verified snapshot. A cache hit makes no job. Raises a leaf of ArtifactError.
+        """The verified snapshot. A cache hit makes no job; ``told`` hears the job of a pull. Raises a leaf of
+        ArtifactError.
 
         A caller that is cancelled leaves the pull to the others; the last one to leave ends it, resumable.
         """
@@ -48,6 +64,10 @@ class PullDesk:
         if shared is None:
             shared = self._begin(store, artifact, intent, policy, None)
             self._shared[artifact.digest] = shared
+        if told is not None and shared.job is None:
+            shared.told.append(told)
+        elif told is not None and shared.job is not None:
+            told(shared.job)
         return await self._join(shared)
 
     def begin(
@@ -66,9 +86,11 @@ class PullDesk:
         self, store: ArtifactStore, artifact: ResolvedArtifact, intent: PullIntent, policy: PullPolicy, job: Job | None
     ) -> _Pull:
         cancelled = threading.Event()
-        work = self._run(store, artifact, intent, policy, job, cancelled)
+        jobs: asyncio.Future[JobId] = asyncio.get_running_loop().create_future()
+        work = self._run(store, artifact, intent, policy, job, cancelled, jobs)
         task = asyncio.get_running_loop().create_task(work, name=f"pull {artifact.subject}")
         pull = _Pull(task, cancelled)
+        jobs.add_done_callback(pull.begun)
         self._running.add(pull)
         task.add_done_callback(lambda ended: self._ended(artifact.digest, pull, ended))
         return pull
@@ -90,10 +112,15 @@ class PullDesk:
         policy: PullPolicy,
         opened: Job | None,
         cancelled: threading.Event,
+        begun: asyncio.Future[JobId],
     ) -> Snapshot:
         loop = asyncio.get_running_loop()
         job = opened or await self.jobs.open("pull", artifact.subject)
+        begun.set_result(job.id)
         started = time.perf_counter()
+        log.info(
+            "pull_started artifact=%s bytes=%d job=%s", artifact.subject, artifact.variant.total_size_bytes, job.id
+        )
 
         def progress(step: PullProgress) -> None:
             loop.call_soon_threadsafe(_tell, job, step)
@@ -105,11 +132,21 @@ class PullDesk:
                 )
             )
         except ArtifactError as error:
-            self.metrics.downloaded(0, time.perf_counter() - started, failed=True)
+            seconds = time.perf_counter() - started
+            self.metrics.downloaded(0, seconds, failed=True)
+            log.error("pull_failed artifact=%s seconds=%.1f job=%s: %s", artifact.subject, seconds, job.id, error)
             job.fail(str(error), error.code)
             raise
-        self.metrics.downloaded(snapshot.fetched_bytes, time.perf_counter() - started, failed=False)
-        total = snapshot.verified_bytes
+        seconds, total = time.perf_counter() - started, snapshot.verified_bytes
+        self.metrics.downloaded(snapshot.fetched_bytes, seconds, failed=False)
+        log.info(
+            "pull_finished artifact=%s bytes=%d fetched=%d seconds=%.1f job=%s",
+            artifact.subject,
+            total,
+            snapshot.fetched_bytes,
+            seconds,
+            job.id,
+        )
         if job.record.state == "downloading":
             job.progress("verifying", JobProgress(total, total))
         job.finish(JobProgress(total, total))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ class Prepared:
         self._roster = roster
         self._candidate = candidate
         self._done = done
-        self._staged: dict[str, Deployment] = {}
+        self._staged = candidate.staged
         self._held_down: list[Deployment] = []
         self._to_restore: list[Deployment] = []
         self._degraded: list[str] = []
@@ -52,11 +53,12 @@ class Prepared:
         model does not keep a whole daemon from booting.
         """
         self._end()
+        self._roster.committing = True
         try:
-            self._stage()
             await self._start_all(keep_failed)
-        except (SbproxyError, asyncio.CancelledError):
-            await self._roll_back()
+        except BaseException as error:
+            undoing = asyncio.ensure_future(self._roll_back(wait=isinstance(error, SbproxyError)))
+            await _in_spite_of_cancellation(undoing)
             raise
         else:
             return self._publish()
@@ -73,18 +75,6 @@ class Prepared:
         if self._ended:
             raise RuntimeError("this candidate was committed or aborted before")
         self._ended = True
-
-    def _stage(self) -> None:
-        candidate = self._candidate
-        for name in (*candidate.plan.added, *candidate.plan.changed):
-            self._staged[name] = Deployment(
-                name,
-                self._roster.next_generation(name),
-                candidate.config(name),
-                candidate.artifacts[name],
-                candidate.services,
-                verified=name in candidate.verified,
-            )
 
     async def _start_all(self, keep_failed: bool) -> None:
         old = self._roster.deployments
@@ -134,14 +124,37 @@ class Prepared:
             roster.revision, plan.added, plan.changed, plan.removed, plan.preserved, tuple(self._degraded)
         )
 
-    async def _roll_back(self) -> None:
+    async def _roll_back(self, *, wait: bool) -> None:
         """Stop what was staged, then restore what a recreate rollout had stopped. A restore can fail; that is logged
-        and visible in the status, and the first error stays the one that is raised."""
+        and visible in the status, and the first error stays the one that is raised.
+
+        Without ``wait``, when the commit was cancelled, the restore goes on in the background: whoever cancels wants
+        to go on, and at shutdown there is nothing to restore.
+        """
+        for new in self._staged.values():
+            new.suspended = True
+        await asyncio.gather(*(new.stop("reload", 0) for new in self._staged.values()))
+        if wait:
+            await self._restore()
+        elif self._held_down:
+            self._candidate.services.background.spawn(self._restore(), "restore")
+
+    async def _restore(self) -> None:
         # A drain that has begun cannot be taken back, so it is waited for.
-        await asyncio.gather(*(each.stop("reload") for each in (*self._staged.values(), *self._held_down)))
+        await asyncio.gather(*(old.stop("reload") for old in self._held_down))
+        if self._roster.closed:
+            return
         for old in self._held_down:
             old.suspended = False
         results = await asyncio.gather(*(old.start("restore") for old in self._to_restore), return_exceptions=True)
         for old, error in zip(self._to_restore, results, strict=True):
-            if error is not None:
+            if error is not None and not self._roster.closed:
                 log.error("%s could not be restored to generation %d: %s", old.id, old.generation, error)
+
+
+async def _in_spite_of_cancellation(work: asyncio.Future[None]) -> None:
+    """Wait for the end of ``work`` however often the waiting is cancelled: half an undoing would leave engines."""
+    while not work.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.shield(work)
+    work.result()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -21,11 +22,19 @@ class Roster:
     revision: int = 0
     deployments: dict[str, Deployment] = field(default_factory=dict)
     retiring: set[Deployment] = field(default_factory=set)
+    staged: dict[str, Deployment] = field(default_factory=dict)
+    """New generations of the candidate that is prepared or committed now."""
+    committing: bool = False
+    closed: bool = False
+    """The host is being taken down: nothing is brought back any more."""
+    _unstaged: asyncio.Event = field(default_factory=asyncio.Event)
     _generations: dict[str, int] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[Deployment]:
-        """Published ones by id, then those that drain."""
+        """Published ones by id, then those that a candidate brings, then those that drain."""
         yield from (self.deployments[name] for name in sorted(self.deployments))
+        published = self.deployments
+        yield from (new for name, new in sorted(self.staged.items()) if published.get(name) is not new)
         yield from sorted(self.retiring, key=lambda leaving: (leaving.id, leaving.generation))
 
     @property
@@ -43,6 +52,25 @@ class Roster:
         """Grows for ever within a process, also over removals and failed candidates."""
         self._generations[name] = self._generations.get(name, 0) + 1
         return self._generations[name]
+
+    def stage(self, staged: dict[str, Deployment]) -> None:
+        """Show what a candidate brings."""
+        self.staged = staged
+
+    def unstage(self) -> None:
+        """The candidate has ended, whichever way."""
+        self.staged = {}
+        self.committing = False
+        self._unstaged.set()
+        self._unstaged = asyncio.Event()
+
+    def changes(self, name: str) -> bool:
+        """Whether a commit is about to replace this deployment, or to bring it."""
+        return name in self.staged and (self.committing or name not in self.deployments)
+
+    async def settled(self, name: str) -> None:
+        while self.changes(name):
+            await self._unstaged.wait()
 
     def publish(self, catalog: Catalog, services: Services, deployments: dict[str, Deployment]) -> list[Deployment]:
         """Swap everything in one step; returns the generations that lost their place."""

@@ -95,7 +95,9 @@ def test_ports_in_use(place: Path, which: str) -> None:
 
 
 def test_an_admin_listener_off_loopback_with_the_default_password(place: Path) -> None:
-    path = write(place, **{"    username: admin": "    bind: 0.0.0.0\n    username: admin", '"${SB_ADMIN_PASSWORD}"': "changeme"})
+    path = write(
+        place, **{"    username: admin": "    bind: 0.0.0.0\n    username: admin", '"${SB_ADMIN_PASSWORD}"': "changeme"}
+    )
     refused(path, 1, "proxy.admin")
 
 

@@ -70,7 +70,9 @@ def test_chat(client: openai.OpenAI) -> None:
 
 
 def test_stream_without_asked_usage_has_none_and_ends_properly(client: openai.OpenAI) -> None:
-    chunks = list(client.chat.completions.create(model=MODEL, messages=CAPITAL, max_tokens=8, stream=True))
+    chunks = list(
+        client.chat.completions.create(model=MODEL, messages=CAPITAL, max_tokens=8, temperature=0, stream=True)
+    )
     assert len(chunks) > 3
     assert {chunk.model for chunk in chunks} == {MODEL}
     assert all(chunk.usage is None for chunk in chunks)
@@ -80,12 +82,17 @@ def test_stream_without_asked_usage_has_none_and_ends_properly(client: openai.Op
 def test_stream_with_asked_usage_gets_it_last(client: openai.OpenAI) -> None:
     chunks = list(
         client.chat.completions.create(
-            model=MODEL, messages=CAPITAL, max_tokens=8, stream=True, stream_options={"include_usage": True}
+            model=MODEL,
+            messages=CAPITAL,
+            max_tokens=8,
+            temperature=0,
+            stream=True,
+            stream_options={"include_usage": True},
         )
     )
     assert chunks[-1].choices == []
     assert chunks[-1].usage is not None
-    assert chunks[-1].usage.completion_tokens == 8
+    assert 0 < chunks[-1].usage.completion_tokens <= 8
 
 
 def test_legacy_completions(client: openai.OpenAI) -> None:

@@ -130,3 +130,40 @@ def test_a_warm_deployment_is_pulled_and_started_before_the_first_request(tmp_pa
         jobs = served.ask("GET", "/admin/model-host/jobs", admin=True).json()["jobs"]
         assert [(job["kind"], job["state"]) for job in jobs if job["kind"] == "pull"] == [("pull", "ready")]
         assert served.ask("GET", "/admin/model-host/files", admin=True).json()["artifacts"][0]["resident"] is True
+
+
+def test_sigterm_while_the_first_engine_starts_ends_at_once(tmp_path: Path) -> None:
+    tiny_catalog(tmp_path)
+    fake_engine.install(tmp_path, ready_after_probes=10**9)
+    warm = FAKE_ENGINE_CONFIG.replace("max_concurrency: 4", "max_concurrency: 4, warm: true")
+    assert warm != FAKE_ENGINE_CONFIG
+    with daemon(tmp_path, warm) as served:
+        served.start(wait=False)
+        wait_for(lambda: len(engines_under(tmp_path)) == 1)
+        row = served.status_row()
+        assert (row["state"], row["generation"]) == ("preparing", 1)
+        parts = served.ask("GET", "/readyz", admin=True, auth=False).body
+        assert b"not_configured" not in parts
+        asked = time.monotonic()
+        served.stop(10)
+        assert time.monotonic() - asked < 4
+    assert engines_under(tmp_path) == []
+
+
+@pytest.mark.parametrize("rollout", ["rolling", "recreate"])
+def test_sigterm_while_a_reload_starts_its_engine_ends_in_time(tmp_path: Path, rollout: str) -> None:
+    tiny_catalog(tmp_path)
+    fake_engine.install(tmp_path)
+    shape = f"max_concurrency: 4, warm: true, rollout: {rollout}"
+    with daemon(tmp_path, FAKE_ENGINE_CONFIG.replace("max_concurrency: 4", shape)) as served:
+        served.start()
+        first = engines_under(tmp_path)
+        fake_engine.configure(tmp_path, ready_after_probes=10**9)
+        served.config.write_text(served.config.read_text().replace("max_concurrency: 4", "max_concurrency: 3"))
+        assert served.process is not None
+        served.process.send_signal(signal.SIGHUP)
+        wait_for(lambda: set(engines_under(tmp_path)) - set(first) != set())
+        asked = time.monotonic()
+        assert served.stop(15) == 0
+        assert time.monotonic() - asked < 5
+    assert engines_under(tmp_path) == []

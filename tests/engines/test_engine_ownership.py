@@ -210,3 +210,35 @@ def test_an_identity_is_alive_only_as_itself(innocent: subprocess.Popen[Any]) ->
     assert identity.alive
     innocent.kill()
     assert wait_for(lambda: not identity.alive), "a zombie is not alive"
+
+
+def test_a_record_of_a_daemon_in_another_container_is_let_be(tmp_path: Path, started: Any) -> None:
+    """Its pid says nothing here; the lock that it holds does."""
+    daemon, engine = start_daemon(tmp_path, fake_engine.install(tmp_path / "fake"), started)
+    folder = tmp_path / "ownership"
+    record = next(folder.glob("*.json"))
+    content = json.loads(record.read_text())
+    content["owner"] |= {"pid": 2**22 - 7, "start": "elsewhere:1"}
+    record.write_text(json.dumps(content))
+    assert OwnershipLedger(folder).reap_orphans() == []
+    assert record.exists()
+    assert fake_engine.alive(engine)
+    kill(daemon)
+    OwnershipLedger(folder).reap_orphans()
+    assert list(folder.iterdir()) == []
+
+
+def test_a_damaged_record_is_passed_over(tmp_path: Path) -> None:
+    for name, text in (("a", "[" * 8000), ("b", "[" * 1_000_000), ("c", "{}"), ("d", "\udcff")):
+        (tmp_path / f"{name}.json").write_text(text, errors="surrogateescape")
+    assert OwnershipLedger(tmp_path).reap_orphans() == []
+
+
+def test_the_lock_of_an_owner_goes_with_its_last_engine(tmp_path: Path) -> None:
+    ledger = OwnershipLedger(tmp_path)
+    facts = {"engine": "e", "deployment": "d", "generation": 1, "program_sha256": "0", "run_root": tmp_path}
+    tickets = [ledger.open(**facts) for _ in range(2)]
+    assert len(list(tmp_path.glob("*.owner"))) == 1
+    for ticket in tickets:
+        ledger.close(ticket)
+    assert list(tmp_path.iterdir()) == []

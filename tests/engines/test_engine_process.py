@@ -9,6 +9,7 @@ import os
 import resource
 import signal
 import stat
+import sys
 import urllib.request
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -20,11 +21,14 @@ import pytest
 from sbproxy.catalog.core.model import ArtifactDigest, CatalogModel, ModelId, Requirements, ResolvedArtifact, Variant
 from sbproxy.catalog.core.model import VariantId as VariantId
 from sbproxy.config.core.model_host import EngineConfig
-from sbproxy.engines.core.model import EngineBinary, ExitKind, LaunchSpec
+from sbproxy.engines import process
+from sbproxy.engines.binary import BinaryProbe
+from sbproxy.engines.core.model import Endpoint, EngineBinary, ExitKind, LaunchSpec
 from sbproxy.engines.llama_cpp import LlamaCppDriver
 from sbproxy.engines.output import LOG_BYTES, TAIL_BYTES, OutputTail
 from sbproxy.engines.ownership import OwnershipLedger
 from sbproxy.engines.process import Launch, LoopbackEngine
+from sbproxy.engines.readiness import is_ours, owns_port
 from sbproxy.errors.engines import EngineIncompatible, EngineLaunchFailed, UnsafeArgument
 from support import fake_engine
 from support.real_parts import real_engine_driver, real_model_path
@@ -491,3 +495,79 @@ def test_the_tail_and_the_log_are_bounded(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["engine.log", "engine.log.1"]
     assert all(path.stat().st_size <= LOG_BYTES + TAIL_BYTES for path in tmp_path.iterdir())
     assert stat.S_IMODE(log.stat().st_mode) == 0o600
+
+
+async def test_a_stranger_on_the_port_is_told_no_key_and_a_new_process_has_a_new_one(
+    benches: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench: Bench = await benches()
+    heard: list[bytes] = []
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard.append(await reader.read(4096))
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+        writer.close()
+
+    stranger = await asyncio.start_server(listen, "127.0.0.1", 0)
+    busy = stranger.sockets[0].getsockname()[1]
+    keys: list[str] = []
+
+    def arguments(port: int, alias: str, key_file: Path) -> tuple[str, ...]:
+        keys.append(key_file.read_text().strip())
+        words = ["--host", "127.0.0.1", "--port", str(port)]
+        return (*words, "--model", str(bench.spec.model_path), "--alias", alias, "--api-key-file", str(key_file))
+
+    free_port = process._free_port
+    monkeypatch.setattr(process, "_free_port", lambda: free_port() if keys else busy)
+    launch = Launch(bench.binary, bench.spec, arguments, {"PATH": os.environ["PATH"]}, bench.folder / "run")
+    engine = await LoopbackEngine.start(launch, OwnershipLedger(bench.folder / "ownership"))
+    bench.started.append(engine)
+    await engine.wait_ready(30)
+    stranger.close()
+    assert len(set(keys)) == len(keys) == 2
+    assert engine.endpoint.api_key == keys[1]
+    assert heard, "nobody asked the stranger"
+    assert not any(key.encode() in words or b"Authorization" in words for key in keys for words in heard)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells whose socket it is")
+async def test_whose_port_it_is(benches: Any) -> None:
+    bench: Bench = await benches()
+    engine = await bench.launch()
+    await engine.wait_ready(30)
+    other = await bench.launch()
+    await other.wait_ready(30)
+    port = engine.endpoint.port
+    assert await asyncio.to_thread(owns_port, engine.pid, port) is True
+    assert await asyncio.to_thread(owns_port, other.pid, port) is False
+    await engine.stop(1)
+    assert await asyncio.to_thread(owns_port, engine.pid, port) is None
+
+
+async def test_a_deeply_nested_answer_of_a_stranger_is_not_ours() -> None:
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(4096)
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n" + b"[" * 200_000)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(listen, "127.0.0.1", 0)
+    endpoint = Endpoint("127.0.0.1", server.sockets[0].getsockname()[1], "m", "key")
+    assert not await is_ours(endpoint, 5)
+    server.close()
+
+
+@pytest.mark.parametrize(
+    ("output", "told"),
+    [
+        ("x: error while loading shared libraries: libgomp.so.1: cannot open shared object file", "package libgomp1 "),
+        ("x: error while loading shared libraries: libnew.so.9: cannot open it", "library libnew.so.9, .*install"),
+        ("dyld[1]: Library not loaded: @rpath/libomp.dylib", "library @rpath/libomp.dylib"),
+    ],
+)
+def test_a_missing_library_is_named(tmp_path: Path, output: str, told: str) -> None:
+    program = tmp_path / "llama-server"
+    program.write_text(f"#!/bin/sh\necho '{output}' >&2\nexit 127\n")
+    program.chmod(0o755)
+    with pytest.raises(EngineIncompatible, match=told):
+        BinaryProbe("llama_cpp", tmp_path / "cache", {}).inspect(program, "path")

@@ -73,7 +73,25 @@ def test_signals() -> None:
 def test_a_ready_engine_that_ends_by_itself_crashed_whatever_its_prompts_said() -> None:
     assert verdict(1, "user text: failed to load model", ready=True).kind is ExitKind.CRASH
     assert verdict(0, ready=True).kind is ExitKind.CRASH
-    assert verdict(1, "CUDA error: out of memory", ready=True).kind is ExitKind.OUT_OF_MEMORY
+
+
+@pytest.mark.parametrize("returncode", [1, 0, -signal.SIGSEGV, -signal.SIGABRT, -signal.SIGKILL, -77])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "std::bad_alloc out of memory MARK",
+        "CUDA error: out of memory MARK",
+        "\nggml_backend_cpu_buffer_type_alloc_buffer: failed to allocate buffer of size 1 MARK",
+        "0.00.001.000 E error: invalid argument: MARK",
+        "error loading model: MARK is corrupted or incomplete",
+        "couldn't bind HTTP server socket MARK",
+    ],
+)
+def test_no_text_of_a_client_holds_or_names_anything_once_the_engine_was_ready(returncode: int, line: str) -> None:
+    decided = verdict(returncode, "srv  log_server_r: request: {", line, ready=True)
+    assert decided.kind in (ExitKind.CRASH, ExitKind.SIGNAL)
+    assert decided.worth_retry
+    assert "MARK" not in decided.detail
 
 
 def test_worth_a_retry() -> None:

@@ -130,3 +130,17 @@ def test_everybody_is_served_once(priorities: list[Priority]) -> None:
     while queue.active:
         served += queue.release()
     assert served == sorted(range(len(priorities)), key=lambda t: (PRIORITIES.index(priorities[t]), t))
+
+
+def test_tickets_that_leave_do_not_pile_up() -> None:
+    queue = AdmissionQueue(1, 64)
+    queue.open()
+    assert queue.try_grant()
+    assert queue.join(1, "standard")
+    for ticket in range(2, 5000):
+        assert queue.join(ticket, "standard")
+        queue.leave(ticket)
+    assert queue.join(5000, "interactive")
+    assert len(queue._order) < 200
+    assert queue.release() == [5000]
+    assert queue.release() == [1]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import random
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +17,7 @@ from sbproxy.errors.modelhost import AdmissionRejected
 from sbproxy.errors.tree import SbproxyError
 from sbproxy.modelhost.core.lifecycle import RestartPolicy
 from sbproxy.modelhost.job_desk import JobDesk
-from support.model_host_parts import QUICK, MemoryJobs, World, eventually, host_config
+from support.model_host_parts import QUICK, MemoryJobs, ScriptedProcess, World, eventually, host_config
 
 TURNS = range(0, 40, 1)
 SLOW_RESTART = RestartPolicy(first_ms=60_000, longest_ms=60_000, limit=5, stable_after_ms=50)
@@ -102,12 +104,14 @@ async def test_a_recreate_that_is_cancelled_while_the_old_one_drains_restores_it
     permit = await world.host.acquire("chat", "standard")
     prepared = await world.host.prepare(world.catalog, host_config(chat=recreate | {"max_context": 64}))
     commit = asyncio.create_task(prepared.commit())
-    await world.until("chat", "draining")
+    old = world.host._roster.deployments["chat"]
+    await eventually(lambda: old.machine.state == "draining")
     commit.cancel()
-    await turns(5)
-    permit.release()
     with pytest.raises(asyncio.CancelledError):
         await commit
+    assert old.machine.state == "draining"
+    permit.release()
+    await world.until("chat", "ready")
     assert (world.row("chat")["generation"], world.row("chat")["state"]) == (1, "ready")
     (await world.host.acquire("chat", "standard")).release()
 
@@ -187,3 +191,93 @@ async def test_everything_at_once_leaves_nothing(world: World, caplog: pytest.Lo
     assert defects(caplog) == []
     for engine in world.driver.alive:
         engine.answers = True
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_a_storm_settles_and_leaves_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture, seed: int) -> None:
+    """Loads, stops, reloads that are cancelled or fail, crashes, callers that leave, and a keep-alive of 0."""
+    chance = random.Random(seed)
+    world = World(tmp_path)
+    shape: dict[str, object] = {"max_concurrency": 2, "keep_alive_secs": 0, "queue_timeout_ms": 200}
+    await world.apply(chat=shape)
+    contexts = itertools.count(64)
+
+    async def ask() -> None:
+        async with asyncio.timeout(chance.choice((0.002, 0.3))):
+            permit = await world.host.acquire("chat", "standard")
+        await asyncio.sleep(chance.random() * 0.004)
+        if chance.random() < 0.1:
+            permit.engine_failed("made up")
+        permit.release()
+
+    async def crash() -> None:
+        if world.driver.alive:
+            world.driver.alive[0].die(chance.choice((ExitKind.CRASH, ExitKind.SIGNAL, ExitKind.OUT_OF_MEMORY)))
+
+    async def fail() -> None:
+        if len(world.driver.script) < 2:
+            world.driver.script.append(chance.choice((ExitKind.CRASH, ExitKind.BAD_FILE)))
+
+    async def reload() -> None:
+        config = shape | {"max_context": next(contexts), "rollout": chance.choice(("rolling", "recreate"))}
+        named = {} if chance.random() < 0.1 else {"chat": config}
+        prepared = await world.host.prepare(world.catalog, host_config(**named))
+        commit = asyncio.create_task(prepared.commit())
+        if chance.random() < 0.5:
+            await asyncio.sleep(chance.random() * 0.004)
+            commit.cancel()
+        await asyncio.wait((commit,))
+        if not commit.cancelled():
+            commit.result()
+
+    deeds: list[Callable[[], Awaitable[object]]] = [
+        *(ask, ask, ask, ask, crash, fail, reload, reload),
+        *(lambda: world.host.load("chat"), lambda: world.host.stop("chat"), lambda: world.host.reset("chat")),
+    ]
+
+    async def quietly() -> None:
+        await asyncio.sleep(chance.random() * 0.5)
+        try:
+            await chance.choice(deeds)()
+        except (SbproxyError, TimeoutError):
+            return
+
+    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+        for _ in range(250):
+            group.create_task(quietly())
+    assert defects(caplog) == []
+    assert not world.host._changing.locked()
+    assert world.host._roster.staged == {}
+    world.driver.script.clear()
+    await world.apply()
+    await world.apply(chat=shape | {"max_context": next(contexts)})
+    (await world.host.acquire("chat", "standard")).release()
+    await world.close()
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, OSError, KeyError])
+@pytest.mark.parametrize("where", ["state", "lease", "launch", "stop"])
+async def test_a_defect_anywhere_in_a_run_wedges_nothing(world: World, kind: type[Exception], where: str) -> None:
+    await world.apply(chat={})
+
+    def broken(*_: object, **__: object) -> None:
+        raise kind("made up")
+
+    target = world.host._roster.deployments["chat"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(*{
+            "state": (world.store, "state"),
+            "lease": (world.store, "lease"),
+            "launch": (world.driver, "launch"),
+            "stop": (ScriptedProcess, "stop"),
+        }[where], broken)  # fmt: skip
+        if where == "stop":
+            (await world.host.acquire("chat", "standard")).release()
+        else:
+            with pytest.raises(SbproxyError):
+                await world.host.acquire("chat", "standard")
+        async with asyncio.timeout(1):
+            await target.stop("operator")
+    assert target.machine.state in ("stopped", "failed")
+    for engine in world.driver.alive:
+        engine.die()

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from dataclasses import replace
 
 import pytest
 
+from sbproxy.catalog.core.model import Attention
 from sbproxy.config.core.model_host import ModelHostConfig
 from sbproxy.engines.core.model import ExitKind
 from sbproxy.errors.artifacts import TransportFailed
 from sbproxy.errors.catalog import UnknownModel
 from sbproxy.errors.engines import EngineLaunchFailed
-from sbproxy.errors.modelhost import AdmissionRejected, FoundationChanged, InsufficientMemory, InvalidDesired
+from sbproxy.errors.modelhost import (
+    AdmissionRejected,
+    FoundationChanged,
+    InsufficientMemory,
+    InvalidDesired,
+    UnknownDeployment,
+)
+from sbproxy.modelhost.core.jobs import JobId
 from support.model_host_parts import MIB, World, catalog, eventually, host_config, model
 
 
@@ -19,7 +29,15 @@ async def test_first_boot_starts_warm_and_pulls_on_boot(world: World) -> None:
     prepared = await world.host.prepare(
         world.catalog, host_config(hot={"warm": True}, here={"pull": "on_boot", "model": "two"}, cold={"model": "two"})
     )
-    assert world.host.status() == []
+    # Staged for people to see, and nowhere for requests.
+    assert [(row.deployment, row.job_id is None) for row in world.host.status()] == [
+        ("cold", True),
+        ("here", False),
+        ("hot", False),
+    ]
+    with pytest.raises(UnknownDeployment):
+        world.host.availability("hot")
+    assert world.host.resident_digests() == frozenset()
     assert sorted(world.store.fetches) == [("one:q4", "runtime"), ("two:q4", "startup")]
     report = await prepared.commit()
     assert (report.runtime_revision, report.added) == (1, ("cold", "here", "hot"))
@@ -54,7 +72,7 @@ async def test_rolling_starts_the_new_one_before_the_old_one_drains(world: World
     prepared = await world.host.prepare(world.catalog, host_config(chat={"warm": True, "max_context": 64}))
     commit = asyncio.create_task(prepared.commit())
     await eventually(lambda: len(world.driver.processes) == 2)
-    assert world.row("chat")["generation"] == 1
+    assert [(row.generation, row.state) for row in world.host.status()] == [(1, "ready"), (2, "preparing")]
     world.driver.processes[1].started.set()
     await commit
     await eventually(lambda: [(r.generation, r.state) for r in world.host.status()] == [(2, "ready"), (1, "draining")])
@@ -251,5 +269,98 @@ async def test_a_cancelled_commit_undoes_itself(world: World) -> None:
     commit.cancel()
     with pytest.raises(asyncio.CancelledError):
         await commit
+    assert len(world.driver.alive) == 0
+    await world.until("chat", "ready")
     assert (world.row("chat")["generation"], world.row("chat")["state"]) == (1, "ready")
     assert len(world.driver.alive) == 1
+
+
+@pytest.mark.parametrize("warm", [True, False])
+async def test_what_cannot_fit_is_refused_before_a_byte_is_fetched(world: World, warm: bool) -> None:
+    told = replace(model("one"), attention=Attention(layers=1000, kv_heads=64, head_dim=128))
+    world.catalog = catalog(told, model("two"))
+    with pytest.raises(InsufficientMemory, match=r"needs \d+\.\d GiB on .*KV cache 31\.2 GiB .* but 8\.0 GiB are free"):
+        await world.apply(chat={"warm": warm, "pull": "on_boot"})
+    assert world.store.fetches == []
+    assert world.host.status() == []
+    await world.apply(chat={"model": "two", "warm": warm})
+    assert world.row("chat")["generation"] == 1
+
+
+async def test_a_candidate_is_seen_while_its_artifact_is_pulled(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    world.store.gate.clear()
+    preparing = asyncio.create_task(world.host.prepare(world.catalog, host_config(chat={"warm": True})))
+    await eventually(lambda: len(world.host.status()) == 1 and world.row("chat")["job_id"] is not None)
+    pull = await world.host.jobs.get(JobId(str(world.row("chat")["job_id"])))
+    assert (pull.kind, world.row("chat")["state"]) == ("pull", "configured")
+    # It cannot be stopped before it is there; the stop waits and then acts on it.
+    stop = await world.host.stop("chat")
+    world.store.gate.set()
+    await (await preparing).commit()
+    await world.until("chat", "stopped")
+    await eventually(lambda: world.host.jobs.unfinished == 0)
+    assert (await world.host.jobs.get(stop)).state == "ready"
+    said = [entry.getMessage().split(" ")[0] for entry in caplog.records]
+    assert [word for word in said if word in ("pull_started", "pull_finished", "launch_started", "launch_ready")] == [
+        "pull_started",
+        "pull_finished",
+        "launch_started",
+        "launch_ready",
+    ]
+
+
+async def test_a_stop_during_a_commit_waits_for_it_and_holds(world: World) -> None:
+    await world.apply(chat={"warm": True})
+    world.driver.script.append("slow")
+    prepared = await world.host.prepare(world.catalog, host_config(chat={"warm": True, "max_context": 64}))
+    commit = asyncio.create_task(prepared.commit())
+    await eventually(lambda: len(world.driver.processes) == 2)
+    job = await world.host.stop("chat")
+    await asyncio.sleep(0.02)
+    assert len(world.driver.alive) == 2
+    world.driver.processes[1].started.set()
+    await commit
+    await world.until("chat", "stopped")
+    await eventually(lambda: world.host.jobs.unfinished == 0)
+    assert world.driver.alive == []
+    assert [(row.generation, row.state, row.job_id) for row in world.host.status()] == [(2, "stopped", job)]
+
+
+async def test_a_load_whose_job_is_slow_to_write_acts_on_the_generation_of_then(world: World) -> None:
+    await world.apply(chat={})
+    save = world.jobs.save
+    world.jobs.save = lambda job: (time.sleep(0.05), save(job))[1]  # type: ignore[method-assign]
+    loading = asyncio.create_task(world.host.load("chat"))
+    await asyncio.sleep(0.01)
+    await world.apply()
+    job = await loading
+    await eventually(lambda: world.host.jobs.unfinished == 0)
+    assert (await world.host.jobs.get(job)).error_code == "unknown_deployment"
+    assert world.driver.processes == []
+
+
+async def test_a_host_that_closes_under_a_commit_leaves_nothing(world: World) -> None:
+    recreate: dict[str, object] = {"warm": True, "rollout": "recreate"}
+    await world.apply(chat=recreate)
+    world.driver.script.append("slow")
+    prepared = await world.host.prepare(world.catalog, host_config(chat=recreate | {"max_context": 64}))
+    commit = asyncio.create_task(prepared.commit())
+    await eventually(lambda: len(world.driver.processes) == 2)
+    commit.cancel()
+    async with asyncio.timeout(1):
+        with pytest.raises(asyncio.CancelledError):
+            await commit
+        await world.host.close()
+    assert world.driver.alive == []
+
+
+async def test_an_engine_failure_is_logged_with_what_follows(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    await world.apply(chat={"warm": True})
+    engine = world.driver.alive[0]
+    engine.die()
+    await world.until("chat", "failed")
+    said = next(entry for entry in caplog.records if entry.getMessage().startswith("engine_failed"))
+    assert said.levelname == "WARNING"
+    expected = f"engine_failed deployment=chat generation=1 pid={engine.pid} reason=engine_unhealthy: crash: scripted"
+    assert said.getMessage() == f"{expected}; restart in 5 ms"

@@ -1,7 +1,8 @@
 """Why an engine process ended, decided from its exit status and the last of what it wrote.
 
 Memory is looked for before the file, because llama.cpp ends both with the same sentence about loading.
-The sentence for people names no absolute path of a model and holds no key.
+The sentence for people names no absolute path of a model and holds no key. Once an engine was ready its output is
+its clients' as much as its own, so that only the exit status counts then and nothing of the text is repeated.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 from sbproxy.engines.core.model import ExitKind, ExitVerdict
 
 MAX_DETAIL = 300
+_KILLED = "killed by SIGKILL; when nobody did that, the kernel ran out of memory"
 
 _PATTERNS: tuple[tuple[ExitKind, tuple[str, ...]], ...] = (
     (
@@ -68,30 +70,40 @@ def decide_verdict(
     """``returncode`` as Popen gives it (negative: signal number), ``tail`` the end of stdout and stderr together."""
     if asked_to_stop:
         return ExitVerdict(ExitKind.STOPPED, returncode, "stopped as asked")
+    if was_ready:
+        return _after_readiness(returncode)
     lines = [_LOG_PREFIX.sub("", line.strip()) for line in tail.splitlines()]
     if returncode is not None and returncode < 0:
         return _by_signal(-returncode, returncode, lines, redaction)
-    if not was_ready:
-        for kind, pattern in _RULES:
-            line = next((each for each in lines if pattern.search(each)), None)
-            if line is not None:
-                return ExitVerdict(kind, returncode, _sentence(line, redaction))
-    elif (line := _find(ExitKind.OUT_OF_MEMORY, lines)) is not None:
-        return ExitVerdict(ExitKind.OUT_OF_MEMORY, returncode, _sentence(line, redaction))
+    for kind, pattern in _RULES:
+        line = next((each for each in lines if pattern.search(each)), None)
+        if line is not None:
+            return ExitVerdict(kind, returncode, _sentence(line, redaction))
     return ExitVerdict(ExitKind.CRASH, returncode, _last_words(f"exit status {returncode}", lines, redaction))
 
 
-def _by_signal(number: int, returncode: int, lines: list[str], redaction: Redaction) -> ExitVerdict:
+def _after_readiness(returncode: int | None) -> ExitVerdict:
+    """Never a verdict that holds the generation: a prompt that the engine echoes can say whatever a rule looks for."""
+    if returncode is None or returncode >= 0:
+        return ExitVerdict(ExitKind.CRASH, returncode, f"exit status {returncode}; see its log")
+    if returncode == -signal.SIGKILL:
+        return ExitVerdict(ExitKind.SIGNAL, returncode, _KILLED)
+    return ExitVerdict(ExitKind.SIGNAL, returncode, f"killed by {_signal_name(-returncode)}; see its log")
+
+
+def _signal_name(number: int) -> str:
     try:
-        name = signal.Signals(number).name
+        return signal.Signals(number).name
     except ValueError:
-        name = f"signal {number}"
+        return f"signal {number}"
+
+
+def _by_signal(number: int, returncode: int, lines: list[str], redaction: Redaction) -> ExitVerdict:
     if (line := _find(ExitKind.OUT_OF_MEMORY, lines)) is not None:
         return ExitVerdict(ExitKind.OUT_OF_MEMORY, returncode, _sentence(line, redaction))
     if number == signal.SIGKILL:
-        return ExitVerdict(
-            ExitKind.SIGNAL, returncode, "killed by SIGKILL; when nobody did that, the kernel ran out of memory"
-        )
+        return ExitVerdict(ExitKind.SIGNAL, returncode, _KILLED)
+    name = _signal_name(number)
     return ExitVerdict(ExitKind.SIGNAL, returncode, _last_words(f"killed by {name}", lines, redaction))
 
 

@@ -1,7 +1,8 @@
 """Reads one whole request head: what it asks for and how its body is framed, or why it is refused.
 
 httptools (llhttp) judges the syntax of every field line that was not found sound before, mute: a callback for each
-would cost more than splitting them. The request line, the framing and ``Host``, where it is lenient, are decided here.
+would cost more than splitting them. The request line, the framing and ``Host``, where it is lenient, are decided here,
+and not again for a head that differs from the last one of its connection in nothing but the body's length.
 """
 
 from __future__ import annotations

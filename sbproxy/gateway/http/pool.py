@@ -1,6 +1,7 @@
 """Keep-alive connections to engines and providers, and the one retry that a stale idle connection earns.
 
-It chooses, opens, keeps and drops connections; what an answer says is ``reply``'s, when to ask is the pipeline's.
+It chooses, opens, keeps and drops connections, and keeps the head that goes to each upstream. What an answer says is
+``reply``'s, when to ask is the pipeline's.
 """
 
 from __future__ import annotations
@@ -140,6 +141,8 @@ class UpstreamPool:
         fresh = connection is None
         while True:
             if connection is None:
+                if self._closed:
+                    raise UpstreamUnreachable(place.authority, "the gateway is shutting down")
                 connection = await self._connect(place, timeout_s)
             reply = connection.request(head, body, method == "HEAD", timeout_s)
             if reply.pending:
@@ -158,8 +161,6 @@ class UpstreamPool:
             connection, fresh = None, True
 
     async def _connect(self, place: _Place, timeout_s: float | None) -> UpstreamConnection:
-        if self._closed:
-            raise UpstreamUnreachable(place.authority, "the gateway is shutting down")
         loop = asyncio.get_running_loop()
         upstream = place.upstream
         limit = self.connect_timeout_s if timeout_s is None else min(timeout_s, self.connect_timeout_s)

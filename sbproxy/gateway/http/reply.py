@@ -232,7 +232,11 @@ class Reply:
             if self._complete:
                 raise StopAsyncIteration
             self._wake_above = 0
-            await self.more()
+            try:
+                await self.waiter()  # and not ``more``: each level of a coroutine is passed twice for every event
+            except asyncio.CancelledError:
+                self.close()
+                raise
         return self.take()
 
     def take(self) -> bytes:

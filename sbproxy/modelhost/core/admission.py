@@ -12,6 +12,9 @@ from sbproxy.modelhost.core.status import PRIORITIES, Priority
 
 _RANK: dict[Priority, int] = {priority: rank for rank, priority in enumerate(PRIORITIES)}
 
+_SLACK = 64
+"""How many tickets that left may stay in the heap before it is swept, beyond as many as wait."""
+
 
 @dataclass(slots=True)
 class AdmissionQueue:
@@ -52,6 +55,9 @@ class AdmissionQueue:
     def leave(self, ticket: int) -> None:
         """Take a waiting ticket out; nothing happens when it was granted or refused already."""
         self._waiting.pop(ticket, None)
+        if len(self._order) > 2 * len(self._waiting) + _SLACK:
+            self._order = [entry for entry in self._order if entry[1] in self._waiting]
+            heapq.heapify(self._order)
 
     def open(self) -> list[int]:
         """The engine is ready: the tickets that may run now, in order."""
