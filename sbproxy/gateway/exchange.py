@@ -87,11 +87,15 @@ Handler = Callable[[Exchange], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """Where to connect. ``tls`` verifies against the system's trust store with ``host`` as server name."""
+    """Where to connect. ``tls`` verifies against the system's trust store with ``host`` as server name.
+
+    ``public_only``: a name that leads to a loopback, private or otherwise special address is not connected to.
+    """
 
     host: str
     port: int
     tls: bool = False
+    public_only: bool = False
 
     @property
     def authority(self) -> str:

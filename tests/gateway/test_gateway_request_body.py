@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import orjson
@@ -193,10 +194,11 @@ def test_every_body_that_is_taken_can_be_sent_on(depth: int, opening: bytes) -> 
     closing = b"]" if opening == b"[" else b"}"
     inner = b"1" if opening != b"[" else b""
     body = orjson.dumps(chat())[:-1] + b',"metadata":' + opening * depth + inner + closing * depth + b"}"
-    try:
-        inference = read(body)
-    except InvalidRequest as error:
-        assert depth > 200
-        assert "nested" in str(error) or "not valid JSON" in str(error)
-    else:
-        assert body_for(inference, "m")
+    taken = [read(body)] if depth <= 200 else []
+    if not taken:
+        with contextlib.suppress(InvalidRequest):
+            taken.append(read(body))
+    for inference in taken:
+        assert body_for(inference, "m"), "a body that was taken must be one that can be written"
+    if depth >= 300:
+        assert taken == []

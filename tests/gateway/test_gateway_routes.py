@@ -120,16 +120,25 @@ class TestProviders:
     @pytest.mark.parametrize(
         ("base_url", "upstream", "prefix"),
         [
-            ("https://llm.example.com/v1", Upstream("llm.example.com", 443, True), "/v1"),
-            ("https://llm.example.com/openai/v1/", Upstream("llm.example.com", 443, True), "/openai/v1"),
-            ("http://10.0.0.1:8000", Upstream("10.0.0.1", 8000), "/v1"),
-            ("http://[::1]:8000/", Upstream("::1", 8000), "/v1"),
+            ("https://llm.example.com/v1", Upstream("llm.example.com", 443, True, public_only=True), "/v1"),
+            (
+                "https://llm.example.com/openai/v1/",
+                Upstream("llm.example.com", 443, True, public_only=True),
+                "/openai/v1",
+            ),
+            ("http://10.0.0.1:8000", Upstream("10.0.0.1", 8000, public_only=True), "/v1"),
+            ("http://[::1]:8000/", Upstream("::1", 8000, public_only=True), "/v1"),
         ],
     )
     def test_addresses(self, base_url: str, upstream: Upstream, prefix: str) -> None:
         found = origin({"name": "p", "base_url": base_url}).open_provider
         assert found is not None
         assert (found.upstream, found.prefix) == (upstream, prefix)
+
+    def test_an_allowed_private_address_is_connected_to(self) -> None:
+        found = origin({"name": "p", "base_url": "http://10.0.0.1", "allow_private_base_url": True}).open_provider
+        assert found is not None
+        assert found.upstream == Upstream("10.0.0.1", 80)
 
     def test_a_well_known_provider_needs_no_address(self) -> None:
         found = origin({"name": "openai"}).open_provider

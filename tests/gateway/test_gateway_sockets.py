@@ -92,7 +92,13 @@ class World:
 @pytest.fixture
 async def world(engine: int) -> AsyncIterator[World]:
     fake_engine.reset(engine)
-    hosted = {**HOSTED, "base_url": f"http://127.0.0.1:{engine}/v1", "api_key": ENGINE_KEY, "timeout_ms": 1000}
+    hosted = {
+        **HOSTED,
+        "base_url": f"http://127.0.0.1:{engine}/v1",
+        "api_key": ENGINE_KEY,
+        "timeout_ms": 1000,
+        "allow_private_base_url": True,
+    }
     local = {**LOCAL, "models": [MODEL]}
     models, sink, pool = MemoryModels(endpoint=replace(ENDPOINT, port=engine)), ListSink(), UpstreamPool()
     table = routes(local, hosted, modalities={"local-qwen": "chat"})

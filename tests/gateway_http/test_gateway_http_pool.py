@@ -510,3 +510,14 @@ async def test_tls_upstreams_are_verified(wire, certificate: Path) -> None:
         await _get(wire.pool(), upstream)
     await pool.close()
     server.close()
+
+
+@pytest.mark.parametrize("name", ["localhost", "127.0.0.1", "::1", "0.0.0.0"])
+async def test_a_name_that_leads_inside_is_not_connected_to(wire, name: str) -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        raise AssertionError("it was connected to")
+
+    upstream, _ = await wire.upstream(script)
+    pool = wire.pool()
+    with pytest.raises(UpstreamUnreachable, match="allow_private_base_url"):
+        await pool.send(Upstream(name, upstream.port, public_only=True), "GET", "/", (), b"", timeout_s=5)

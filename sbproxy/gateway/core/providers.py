@@ -89,7 +89,9 @@ def _address(origin: str, config: ProviderConfig) -> tuple[Upstream, str]:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise UnusableProvider(origin, config.name, "base_url must be an http or https URL with a host")
     tls = parts.scheme == "https"
-    upstream = Upstream(parts.hostname, port if port is not None else (443 if tls else 80), tls)
+    # A known provider's own address, such as a local engine's, is ours and not the file's.
+    public_only = config.base_url is not None and not config.allow_private_base_url
+    upstream = Upstream(parts.hostname, port if port is not None else (443 if tls else 80), tls, public_only)
     return upstream, parts.path or "/v1"
 
 

@@ -61,7 +61,7 @@ def provider_refusal(
     retry_after: bytes | None,
     secret: str | None = None,
 ) -> SbproxyError:
-    """The error that a hosted provider's answer stands for. ``secret`` is its key, which is masked wherever it stands."""
+    """The error that a hosted provider's answer stands for. ``secret``, its key, is masked wherever it stands."""
     error = _without(secret, error_object(body))
     message = error.get("message")
     if not 400 <= status <= 599 or not isinstance(message, str) or not message.strip():

@@ -7,8 +7,10 @@ It chooses, opens, keeps and drops connections, and keeps the head that goes to 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import os
 import re
+import socket
 import ssl
 from time import perf_counter
 
@@ -166,9 +168,10 @@ class UpstreamPool:
         limit = self.connect_timeout_s if timeout_s is None else min(timeout_s, self.connect_timeout_s)
         try:
             async with asyncio.timeout(limit):
+                host = await _public_address(upstream) if upstream.public_only else upstream.host
                 _, connection = await loop.create_connection(
                     lambda: UpstreamConnection(place, loop),
-                    upstream.host,
+                    host,
                     upstream.port,
                     ssl=self._verifying() if upstream.tls else None,
                     server_hostname=upstream.host if upstream.tls else None,
@@ -230,6 +233,20 @@ class UpstreamPool:
     def tell_empty(self) -> None:
         if self._empty is not None and not self.open:
             self._empty.set()
+
+
+async def _public_address(upstream: Upstream) -> str:
+    """An address of the name, to connect to exactly what was checked: a second look-up could answer otherwise.
+
+    UpstreamUnreachable when any of the name's addresses is not public (server-side request forgery by name).
+    """
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(upstream.host, upstream.port, type=socket.SOCK_STREAM)
+    addresses = [str(entry[4][0]).partition("%")[0] for entry in found]
+    if not addresses or not all(ipaddress.ip_address(address).is_global for address in addresses):
+        reason = "the name leads to an address that is not public; set allow_private_base_url if that is meant"
+        raise UpstreamUnreachable(upstream.authority, reason)
+    return addresses[0]
 
 
 def _reason(error: OSError) -> str:
