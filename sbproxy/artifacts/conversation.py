@@ -30,7 +30,11 @@ _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 @functools.cache
 def _trust() -> ssl.SSLContext:
     """Loading the certificates costs more than a small file's whole exchange, so it is done once a process."""
-    return httpx.create_ssl_context(trust_env=True)
+    try:
+        return httpx.create_ssl_context(trust_env=True)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise BrokenOff(f"the certificates of SSL_CERT_FILE or SSL_CERT_DIR cannot be loaded: {reason}") from error
 
 
 class Conversation(threading.Thread):
@@ -74,12 +78,17 @@ class Conversation(threading.Thread):
         try:
             self._converse()
             self._put(None)
+        except BrokenOff as error:
+            self._put(error)
         except httpx.TimeoutException as error:
             self._put(BrokenOff(self._timeout_text(isinstance(error, httpx.ConnectTimeout))))
         except (httpx.HTTPError, httpx.StreamError) as error:
             self._put(BrokenOff(redact(str(error)) or type(error).__name__))
         except (httpx.InvalidURL, httpx.CookieConflict, ValueError) as error:
             self._put(BrokenOff(redact(str(error)), final=True))
+        except OSError as error:
+            # Not of the store's disk: certificates that cannot be loaded, no descriptor left for a socket.
+            self._put(BrokenOff(f"no connection can be made: {error.strerror or type(error).__name__}"))
         except Exception as error:  # noqa: BLE001 - a thread's top: whoever waits must learn how it ended
             self._put(error)
 

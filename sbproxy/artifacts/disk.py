@@ -54,12 +54,31 @@ def _tolerate_absence(_function: object, _path: str, failure: tuple[object, obje
         raise failure[1]
 
 
+def content(path: Path, limit: int) -> bytes | None:
+    """What a file of ours holds, or ``None`` when there is none; one byte above ``limit`` at most, in bytes."""
+    try:
+        with path.open("rb") as stream:
+            return stream.read(limit + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
 def size_of(path: Path) -> int | None:
     """Bytes of a regular file (links followed), or ``None`` when there is none."""
     try:
         return path.stat().st_size if path.is_file() else None
     except OSError:
         return None
+
+
+def files_below(folder: Path) -> Iterator[Path]:
+    """Every file below; what somebody else removes meanwhile is left out, as is a folder that is not there."""
+    for parent, _folders, names in os.walk(folder):
+        yield from (Path(parent, name) for name in names)
+
+
+def bytes_below(folder: Path) -> int:
+    return sum(size_of(path) or 0 for path in files_below(folder))
 
 
 def free_bytes(folder: Path) -> int:
@@ -75,6 +94,29 @@ def require_space(root: Path, needed_bytes: int) -> None:
         raise DiskFull(str(root), needed_bytes, free)
 
 
+_NEXT_STEP = {
+    errno.EACCES: "check its owner and its mode",
+    errno.EPERM: "check its owner and its mode",
+    errno.EROFS: "mount it writable or choose another directory",
+    errno.ENAMETOOLONG: "choose a directory with a shorter path",
+    errno.ENOTDIR: "a file stands where a directory must; choose another directory",
+    errno.EEXIST: "a file stands where a directory must; choose another directory",
+    errno.ENOENT: "nothing can be created there; choose another directory",
+    errno.ELOOP: "its symbolic links lead in a circle; choose another directory",
+    errno.EMFILE: "this process has too many open files; raise its limit (ulimit -n)",
+    errno.ENFILE: "the system has too many open files; raise fs.file-max",
+    errno.ENOSPC: "free some space there",
+    errno.EDQUOT: "free some space there or raise the quota",
+    errno.EIO: "its disk fails; look into the system's log",
+}
+
+
+def refusal(error: OSError) -> str:
+    """What the system refused about a directory of ours, and the next step."""
+    step = _NEXT_STEP.get(error.errno or 0, "check its owner, its mode and its file system")
+    return f"{error.strerror or type(error).__name__}; {step}"
+
+
 @contextmanager
 def store_failures(root: Path, needed_bytes: Callable[[], int] = lambda: 0) -> Iterator[None]:
     """Turn an OSError of the store's own files into DiskFull or StoreUnusable."""
@@ -83,8 +125,7 @@ def store_failures(root: Path, needed_bytes: Callable[[], int] = lambda: 0) -> I
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise DiskFull(str(root), needed_bytes(), _free_or_zero(root)) from error
-        reason = error.strerror or type(error).__name__
-        raise StoreUnusable(str(root), f"{reason}; check its owner, its mode and its file system") from error
+        raise StoreUnusable(str(root), refusal(error)) from error
 
 
 def _free_or_zero(root: Path) -> int:

@@ -21,10 +21,10 @@ from sbproxy.artifacts.core.answer import (
     judge,
     looks_like_page,
 )
-from sbproxy.artifacts.core.records import SCHEMA_VERSION, ResumeRecord, decode_resume, encode
+from sbproxy.artifacts.core.records import MAX_RECORD_BYTES, SCHEMA_VERSION, ResumeRecord, decode_resume, encode
 from sbproxy.artifacts.core.source import public_source
 from sbproxy.artifacts.credentials import Token
-from sbproxy.artifacts.disk import write_atomically
+from sbproxy.artifacts.disk import content, write_atomically
 from sbproxy.artifacts.partial import PartialFile
 from sbproxy.artifacts.progress import PullTracker
 from sbproxy.artifacts.transport import BrokenOff, Exchange, HttpTransport
@@ -205,10 +205,8 @@ class _FileJob:
             raise UnexpectedResponse(self._line.source, f"{self._file.path}: {reason}")
 
     def _read_record(self) -> ResumeRecord | None:
-        try:
-            return decode_resume(self._record_path.read_bytes())
-        except FileNotFoundError:
-            return None
+        data = content(self._record_path, MAX_RECORD_BYTES)
+        return decode_resume(data) if data is not None else None
 
     def _leave_record(self) -> None:
         """For the next pull. Only a hint, and the disk may just have filled up: the bytes themselves count."""

@@ -24,16 +24,18 @@ class LocalFetcher:
 
     def fetch(self, file: CatalogFile, partial: PartialFile) -> None:
         """Fill and seal ``partial``. Raises SourceNotFound, UnsafeArtifactPath, SizeMismatch, DigestMismatch."""
-        origin = self._root if self._single and not self._root.is_dir() else self._root / file.path
         with partial.opened():
             partial.restart()
-            for chunk in self._chunks(origin, file):
+            for chunk in self._chunks(file):
                 partial.write(chunk)
                 self._tracker.fetched_bytes += len(chunk)
             partial.seal()
 
-    def _chunks(self, origin: Path, file: CatalogFile) -> Iterator[bytes]:
+    def _chunks(self, file: CatalogFile) -> Iterator[bytes]:
+        origin = self._root / file.path
         try:
+            if self._single and not self._root.is_dir():
+                origin = self._root
             # Non-blocking, so that a named pipe is refused below instead of waited for.
             descriptor = os.open(origin, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             with os.fdopen(descriptor, "rb", buffering=0) as stream:
@@ -47,4 +49,6 @@ class LocalFetcher:
         except (FileNotFoundError, NotADirectoryError):
             raise SourceNotFound(file.path, f"file:{self._root}") from None
         except OSError as error:
-            raise UnsafeArtifactPath(str(origin), f"cannot be read: {error.strerror}") from error
+            raise UnsafeArtifactPath(
+                str(origin), f"cannot be read: {error.strerror}; check the file: source"
+            ) from error

@@ -1,7 +1,8 @@
-"""Cross-process locks of the store: flock on files that are never deleted, waited for by polling.
+"""Cross-process locks of the store: flock on files, waited for by polling.
 
-A lock ends with its holder, also by ``kill -9``; descriptors are not inherited by child processes.
-Order: pull lock, then one blob lock, then the mutation lock; removal only tries the first two.
+A lock ends with its holder, also by ``kill -9``; descriptors are not inherited by child processes. Order: pull
+lock, then one blob lock, then the mutation lock; removal, which holds the last, only tries the others.
+Whoever got a lock makes sure that its file still has its name, so the holder of a lock may delete its file.
 """
 
 from __future__ import annotations
@@ -24,26 +25,30 @@ def _sleep_a_poll() -> None:
 @contextmanager
 def exclusive(path: Path, wait: Callable[[], None] = _sleep_a_poll) -> Iterator[None]:
     """Hold ``path`` alone. ``wait`` is called between tries; it sleeps, and may raise to give up."""
-    with _opened(path) as descriptor:
-        while not _try(descriptor, fcntl.LOCK_EX):
-            wait()
+    while (descriptor := _acquire(path, fcntl.LOCK_EX)) is None:
+        wait()
+    with _released_after(descriptor):
         yield
 
 
 @contextmanager
 def shared(path: Path) -> Iterator[None]:
     """Hold ``path`` together with others; waits for an exclusive holder (removals are short)."""
-    with _opened(path) as descriptor:
-        while not _try(descriptor, fcntl.LOCK_SH):
-            _sleep_a_poll()
+    while (descriptor := _acquire(path, fcntl.LOCK_SH)) is None:
+        _sleep_a_poll()
+    with _released_after(descriptor):
         yield
 
 
 @contextmanager
 def attempt(path: Path) -> Iterator[bool]:
     """Hold ``path`` alone if nobody holds it now; yields whether that worked."""
-    with _opened(path) as descriptor:
-        yield _try(descriptor, fcntl.LOCK_EX)
+    descriptor = _acquire(path, fcntl.LOCK_EX)
+    if descriptor is None:
+        yield False
+        return
+    with _released_after(descriptor):
+        yield True
 
 
 def is_held(path: Path) -> bool:
@@ -54,19 +59,44 @@ def is_held(path: Path) -> bool:
         return not free
 
 
-def _try(descriptor: int, kind: int) -> bool:
+def discard(path: Path) -> bool:
+    """Delete the lock file unless somebody holds it; returns whether it is gone."""
+    with attempt(path) as free:
+        if free:
+            path.unlink(missing_ok=True)
+        return free
+
+
+def _acquire(path: Path, kind: int) -> int | None:
+    """The descriptor of a lock that is ours now, or ``None`` while another has it."""
+    while True:
+        descriptor = _open(path)
+        try:
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+            if _is_named(path, descriptor):
+                return descriptor
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        except BaseException:
+            os.close(descriptor)
+            raise
+        # Deleted between our opening and our locking: the file that others meet at now is another one.
+        os.close(descriptor)
+
+
+def _is_named(path: Path, descriptor: int) -> bool:
     try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
+        named = path.stat()
+    except FileNotFoundError:
         return False
-    return True
+    return os.path.samestat(named, os.fstat(descriptor))
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[int]:
-    descriptor = _open(path)
+def _released_after(descriptor: int) -> Iterator[None]:
     try:
-        yield descriptor
+        yield
     finally:
         os.close(descriptor)
 

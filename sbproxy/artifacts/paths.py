@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,6 +75,16 @@ class StorePaths:
 
     def resume(self, digest: str, sha256: str) -> Path:
         return self.partial_folder(digest) / f"{_checked(sha256)}.json"
+
+    def present(self) -> bool:
+        """Whether there is a store. Raises OSError when its root is something else than a directory."""
+        try:
+            found = self.root.stat()
+        except FileNotFoundError:
+            return False
+        if not stat.S_ISDIR(found.st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(self.root))
+        return True
 
     def create(self) -> None:
         for folder in (self.blobs, self.snapshots, self.metadata, self.partials, self.locks):

@@ -10,13 +10,30 @@ import os
 from pathlib import Path
 
 from sbproxy.artifacts.core.model import ArtifactState, Corrupt, Missing, Partial, Ready
-from sbproxy.artifacts.core.records import ReadyRecord, RecordedFile, decode_ready, encode, manifest, needed_blobs
-from sbproxy.artifacts.core.source import MANIFEST_NAME
-from sbproxy.artifacts.disk import TEMP_PREFIX, remove_tree, size_of, sync_folder, temp_beside, write_atomically
+from sbproxy.artifacts.core.records import (
+    MAX_RECORD_BYTES,
+    ReadyRecord,
+    RecordedFile,
+    decode_ready,
+    encode,
+    manifest,
+    needed_blobs,
+)
+from sbproxy.artifacts.core.source import MANIFEST_NAME, is_sha256
+from sbproxy.artifacts.disk import (
+    TEMP_PREFIX,
+    content,
+    remove_tree,
+    size_of,
+    sync_folder,
+    temp_beside,
+    write_atomically,
+)
 from sbproxy.artifacts.partial import PartialFile
 from sbproxy.artifacts.paths import StorePaths
 from sbproxy.catalog.core.model import CatalogFile, ResolvedArtifact
 
+MAX_REASON_BYTES = 2000
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP})
 
 
@@ -30,14 +47,14 @@ class Publication:
 
     def record(self, digest: str) -> ReadyRecord | None:
         """The ready record, or ``None`` when there is none that can be read."""
-        data = _content(self.paths.record(digest))
+        data = content(self.paths.record(digest), MAX_RECORD_BYTES)
         record = decode_ready(data) if data is not None else None
         return record if record is not None and record.artifact_digest == digest else None
 
     def digests(self) -> list[str]:
         """Every artifact with a record, readable or not, in name order."""
         names = (path.name for path in self.paths.metadata.glob("*.json")) if self.paths.metadata.is_dir() else ()
-        return sorted(name.removesuffix(".json") for name in names if len(name) == 69)
+        return sorted(filter(is_sha256, (name.removesuffix(".json") for name in names)))
 
     def state(self, artifact: ResolvedArtifact) -> ArtifactState:
         """Sizes only; a full check is ``FileArtifactStore.verify``."""
@@ -50,9 +67,9 @@ class Publication:
     def published_state(self, digest: str) -> Ready | Corrupt | None:
         """What is published under a digest; ``None`` when nothing is."""
         # The mark wins over a record: a withdrawal that was killed halfway has left both.
-        mark = _content(self.paths.damage_mark(digest))
+        mark = content(self.paths.damage_mark(digest), MAX_REASON_BYTES)
         if mark is not None:
-            return Corrupt(mark.decode("utf-8", "replace").strip())
+            return Corrupt(_printable(mark[:MAX_REASON_BYTES]))
         if not self.paths.record(digest).exists():
             return None
         record = self.record(digest)
@@ -72,8 +89,10 @@ class Publication:
 
     def needed_by(self, digest: str) -> set[str]:
         """Blobs that a published artifact refers to, told by its record or else by its manifest."""
-        data = _content(self.paths.record(digest)) or b""
-        return needed_blobs(data) or needed_blobs(_content(self.paths.snapshot(digest) / MANIFEST_NAME) or b"")
+        data = content(self.paths.record(digest), MAX_RECORD_BYTES) or b""
+        return needed_blobs(data) or needed_blobs(
+            content(self.paths.snapshot(digest) / MANIFEST_NAME, MAX_RECORD_BYTES) or b""
+        )
 
     def _held_bytes(self, artifact: ResolvedArtifact) -> int:
         distinct = {file.sha256: file for file in artifact.variant.files}.values()
@@ -164,8 +183,6 @@ def _link(blob: Path, target: Path) -> None:
         target.symlink_to(os.path.relpath(blob, target.parent))
 
 
-def _content(path: Path) -> bytes | None:
-    try:
-        return path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
+def _printable(mark: bytes) -> str:
+    text = mark.decode("utf-8", "replace")
+    return "".join(char if char.isprintable() else " " for char in text).strip() or "a check found damage"

@@ -114,6 +114,8 @@ class FileArtifactStore:
     def inventory(self) -> list[ArtifactRecord]:
         """All verified artifacts whose files are in place, oldest access first. Raises StoreUnusable."""
         with store_failures(self.paths.root):
+            if not self.paths.present():
+                return []
             digests = self._publication.digests()
             ready = [digest for digest in digests if isinstance(self._publication.published_state(digest), Ready)]
             records = [record.summary() for record in map(self._publication.record, ready) if record is not None]

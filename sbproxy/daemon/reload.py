@@ -12,13 +12,16 @@ import time
 from collections.abc import Callable, Mapping
 
 from sbproxy.admin.ports import DriftReport, ReloadOutcome
+from sbproxy.catalog.core.model import CatalogModel
 from sbproxy.config.core.changes import restart_required
+from sbproxy.config.core.model_host import DeploymentConfig
 from sbproxy.config.load import Loaded
 from sbproxy.daemon.checks import load_checked
 from sbproxy.daemon.foundation import Foundation
 from sbproxy.errors import SbproxyError
 from sbproxy.errors.admin import ReloadInFlight, ReloadUnavailable
 from sbproxy.errors.config import ConfigUnreadable, RestartRequired
+from sbproxy.gateway.core.providers import ModelFacts
 from sbproxy.gateway.core.routes import RouteTable, compile_routes
 from sbproxy.modelhost.host import ModelHost
 from sbproxy.observe.metrics import Metrics
@@ -29,11 +32,16 @@ _log = logging.getLogger(__name__)
 def routes_of(loaded: Loaded, foundation: Foundation) -> RouteTable:
     """The data plane's routes of a configuration; raises UnusableProvider."""
     models = foundation.catalog.models
-    modalities = {
-        name: models[config.model].modality  # type: ignore[index]  # ids are plain text in the file
+    facts = {
+        name: _facts(models[config.model], config)  # type: ignore[index]  # ids are plain text in the file
         for name, config in loaded.config.proxy.model_host.deployments.items()
     }
-    return compile_routes(loaded.config.origins, revision=loaded.revision, modalities=modalities)
+    return compile_routes(loaded.config.origins, revision=loaded.revision, models=facts)
+
+
+def _facts(model: CatalogModel, config: DeploymentConfig) -> ModelFacts:
+    bounds = [bound for bound in (model.context_length, config.max_context) if bound is not None]
+    return ModelFacts(model.modality, min(bounds, default=None))
 
 
 class ConfigReloader:

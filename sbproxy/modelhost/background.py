@@ -33,6 +33,7 @@ class Background:
             await asyncio.wait(self._tasks, timeout=left_s)
         left = list(self._tasks)
         for task in left:
+            log.error("task %s did not end within %g s and is cancelled", task.get_name(), timeout_s)
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
 

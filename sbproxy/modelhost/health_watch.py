@@ -43,6 +43,8 @@ class HealthWatch:
         # Also after a suspicion: a burst of failed requests must neither flood the engine nor use up all its tries.
         await asyncio.sleep(self._policy.retry_s)
         if missed == 0:
+            # Not wait_for: in Python 3.11 it loses a cancellation that comes in the turn of the suspicion.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._soon.wait(), self._policy.period_s - self._policy.retry_s)
+                async with asyncio.timeout(self._policy.period_s - self._policy.retry_s):
+                    await self._soon.wait()
         self._soon.clear()

@@ -37,6 +37,7 @@ class Prepared:
         self._candidate = candidate
         self._done = done
         self._staged = candidate.staged
+        self._restoring = False
         self._held_down: list[Deployment] = []
         self._to_restore: list[Deployment] = []
         self._degraded: list[str] = []
@@ -63,7 +64,8 @@ class Prepared:
         else:
             return self._publish()
         finally:
-            self._done()
+            if not self._restoring:
+                self._done()
 
     async def abort(self) -> None:
         """Give the candidate up. What was pulled stays in the cache."""
@@ -137,7 +139,15 @@ class Prepared:
         if wait:
             await self._restore()
         elif self._held_down:
-            self._candidate.services.background.spawn(self._restore(), "restore")
+            self._restoring = True
+            self._candidate.services.background.spawn(self._restore_and_end(), "restore")
+
+    async def _restore_and_end(self) -> None:
+        # No other candidate may begin before: it would replace a generation that is about to be started again.
+        try:
+            await self._restore()
+        finally:
+            self._done()
 
     async def _restore(self) -> None:
         # A drain that has begun cannot be taken back, so it is waited for.

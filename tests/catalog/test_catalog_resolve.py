@@ -18,7 +18,8 @@ from sbproxy.catalog.core.model import (
     VariantId,
     WorkerFacts,
 )
-from sbproxy.catalog.core.resolve import resolve
+from sbproxy.catalog.core.resolve import find_model, resolve
+from sbproxy.catalog.document import builtin_catalog
 from sbproxy.errors.catalog import (
     IncompleteCatalogV2,
     NoCompatibleVariant,
@@ -81,6 +82,14 @@ def test_unknown_model_names_the_near_ones() -> None:
     assert str(caught.value) == "there is no model 'Qwen-7b' in the catalog; did you mean qwen-8b?"
     with pytest.raises(UnknownModel, match="see: sbproxy models list"):
         resolve(catalog(variant("a")), "zzz", None, CPU)
+
+
+def test_a_family_name_and_a_slip_find_the_built_in_models() -> None:
+    known = builtin_catalog()
+    for wrong in ("smollm", "smollm2-135m-instrct"):
+        with pytest.raises(UnknownModel) as caught:
+            find_model(known, wrong)
+        assert caught.value.near == ("smollm2-135m-instruct",)
 
 
 def test_unknown_variant_lists_what_there_is() -> None:

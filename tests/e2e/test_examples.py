@@ -97,13 +97,14 @@ def provider() -> Iterator[tuple[int, list[dict[str, str]]]]:
 
 def test_openai_provider(tmp_path: Path, provider: tuple[int, list[dict[str, str]]]) -> None:
     port, seen = provider
+    url = f"http://127.0.0.1:{port}/v1"
     text = example(
         "openai-provider",
         ("http_bind_port: 8080", "http_bind_port: {port}"),
         # The provider's public address is the one thing that a test may not use.
         (
             "        - name: openai\n",
-            f"        - name: openai\n          base_url: http://127.0.0.1:{port}/v1\n          allow_private_base_url: true\n",
+            f"        - name: openai\n          base_url: {url}\n          allow_private_base_url: true\n",
         ),
     )
     secret = "sk-example-key-of-a-provider"

@@ -13,6 +13,7 @@ from sbproxy.config.core.origins import OriginConfig
 from sbproxy.engines.core.model import Endpoint
 from sbproxy.errors import SbproxyError
 from sbproxy.errors.gateway import UpstreamTooLarge
+from sbproxy.gateway.core.providers import ModelFacts
 from sbproxy.gateway.core.routes import RouteTable, compile_routes
 from sbproxy.gateway.exchange import HeaderPairs, Request, Upstream, UpstreamResponse
 from sbproxy.gateway.pipeline import Gateway
@@ -263,7 +264,7 @@ def routes(
     return compile_routes(
         origins(localhost={"providers": list(providers or (LOCAL, HOSTED)), **action}),
         revision=revision,
-        modalities=modalities,
+        models={name: ModelFacts(modality, 4096) for name, modality in modalities.items()} if modalities else None,
     )
 
 

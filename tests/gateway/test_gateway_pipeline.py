@@ -244,6 +244,7 @@ class TestModels:
             "owned_by": "sbproxy",
             "availability": {"state": "ready", "ready_replicas": 1, "desired_replicas": 1},
             "capabilities": ["chat_completions", "completions"],
+            "context_window": 4096,
         }
         assert [row["id"] for row in exchange.json()["data"]] == ["qwen", "big", "small"]
         assert exchange.json()["data"][1]["availability"] == {

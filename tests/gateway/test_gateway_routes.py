@@ -13,7 +13,7 @@ from gateway.memory import HOSTED, LOCAL, origins, routes
 from sbproxy.errors.gateway import InvalidRequest, MethodNotAllowed, SurfaceNotServed, UnknownPath, UnusableProvider
 from sbproxy.gateway.core.hosts import compile_hosts
 from sbproxy.gateway.core.near import near_names
-from sbproxy.gateway.core.providers import HostedProvider, ManagedProvider
+from sbproxy.gateway.core.providers import HostedProvider, ManagedProvider, ModelFacts
 from sbproxy.gateway.core.routes import OriginRoutes, compile_routes
 from sbproxy.gateway.core.surfaces import find_target
 from sbproxy.gateway.exchange import Upstream
@@ -103,7 +103,9 @@ class TestModels:
         assert origin({"name": "any", "base_url": "http://10.0.0.1", "default_model": "d"}).default_model == "d"
 
     def test_what_a_model_can_do_follows_its_modality(self) -> None:
-        table = compile_routes(origins(h={"providers": [LOCAL]}), revision="r", modalities={"local-qwen": "embedding"})
+        table = compile_routes(
+            origins(h={"providers": [LOCAL]}), revision="r", models={"local-qwen": ModelFacts("embedding")}
+        )
         here = table.origin_for("h")
         assert here is not None
         assert here.named["qwen"].surfaces == {"embeddings"}

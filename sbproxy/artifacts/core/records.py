@@ -10,10 +10,12 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from sbproxy.artifacts.core.model import ArtifactRecord
-from sbproxy.artifacts.core.source import public_source
+from sbproxy.artifacts.core.source import is_plain_relative, public_source
 from sbproxy.catalog.core.model import ArtifactDigest, CatalogFile, ResolvedArtifact
 
 SCHEMA_VERSION = 1
+MAX_RECORD_BYTES = 4 * 1024 * 1024
+"""Far above what the record of a model in a thousand files needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,7 @@ def decode_ready(data: bytes) -> ReadyRecord | None:
     except TypeError:
         return None
     sound = record.schema_version == SCHEMA_VERSION and all(map(_fits, files))
-    return record if sound and _fits(record) else None
+    return record if sound and _fits(record) and all(is_plain_relative(file.path) for file in files) else None
 
 
 def decode_resume(data: bytes) -> ResumeRecord | None:
@@ -155,13 +157,16 @@ def needed_blobs(data: bytes) -> set[str]:
     """The blobs that a record, a manifest or a plan names; nothing for a document that names none."""
     listed = _object(data).get("files")
     entries = listed if isinstance(listed, list) else []
-    return {str(entry["sha256"]) for entry in entries if isinstance(entry, dict) and "sha256" in entry}
+    named = (entry.get("sha256") for entry in entries if isinstance(entry, dict))
+    return {sha256 for sha256 in named if isinstance(sha256, str)}
 
 
 def _object(data: bytes) -> dict[str, Any]:
+    if len(data) > MAX_RECORD_BYTES:
+        return {}
     try:
         document = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return document if isinstance(document, dict) else {}
 
@@ -175,7 +180,7 @@ def _fits_kind(kind: str, value: object) -> bool:
     count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
     match kind:
         case "str":
-            return isinstance(value, str)
+            return isinstance(value, str) and _is_text(value)
         case "int":
             return count
         case "int | None":
@@ -183,3 +188,8 @@ def _fits_kind(kind: str, value: object) -> bool:
         case "bool":
             return isinstance(value, bool)
     return True
+
+
+def _is_text(value: str) -> bool:
+    """Half of a surrogate pair passes through JSON, but no file name and no terminal takes it."""
+    return not any("\ud800" <= char <= "\udfff" for char in value)

@@ -6,6 +6,8 @@ Section 16 of the contracts names the forms; how they are fetched is the busines
 from __future__ import annotations
 
 import re
+import unicodedata
+from collections import Counter
 from dataclasses import dataclass
 from urllib.parse import quote, urlsplit, urlunsplit
 
@@ -13,6 +15,10 @@ from sbproxy.catalog.core.model import CatalogFile, Variant, WheelPin
 from sbproxy.errors.artifacts import UnsafeArtifactPath
 
 MANIFEST_NAME = "artifact.json"
+MAX_NAME_BYTES = 255
+MAX_PATH_BYTES = 1024
+"""Of a file inside a snapshot; leaves room below the system's limit for the path of the store."""
+
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
 _REPO = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -120,9 +126,13 @@ def public_source(source: str) -> str:
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
+def is_sha256(text: str) -> bool:
+    return _SHA256.fullmatch(text) is not None
+
+
 def check_sha256(text: str) -> None:
     """Digests become file names, so nothing else passes."""
-    if not _SHA256.fullmatch(text):
+    if not is_sha256(text):
         raise UnsafeArtifactPath(text[:80], "not a SHA-256 digest (64 lower-case hex characters)")
 
 
@@ -130,24 +140,38 @@ def check_files(files: tuple[CatalogFile, ...]) -> None:
     """Refuse a file list that can't be laid out below a snapshot. Raises UnsafeArtifactPath."""
     if not files:
         raise UnsafeArtifactPath("(no files)", "the catalog variant lists no exact files")
-    paths = [file.path for file in files]
     for file in files:
         check_sha256(file.sha256)
-        _check_relative(file.path)
+        if not is_plain_relative(file.path):
+            raise UnsafeArtifactPath(
+                repr(file.path[:80]),
+                f"not a plain relative path (no '..', no '\\', at most {MAX_NAME_BYTES} bytes a name and"
+                f" {MAX_PATH_BYTES} in all)",
+            )
         if file.size_bytes <= 0:
             raise UnsafeArtifactPath(file.path, "size_bytes must be above zero")
-        if file.path == MANIFEST_NAME or paths.count(file.path) > 1:
+    taken = Counter(_one_place(file.path) for file in files)
+    folders = {place[:end] for place in taken for end, char in enumerate(place) if char == "/"}
+    for file in files:
+        place = _one_place(file.path)
+        if place == MANIFEST_NAME or taken[place] > 1:
             raise UnsafeArtifactPath(file.path, "the name is taken in the snapshot")
-        if any(other.startswith(f"{file.path}/") for other in paths):
+        if place in folders:
             raise UnsafeArtifactPath(file.path, "it is a file and a folder at once")
 
 
-def _check_relative(path: str) -> None:
+def is_plain_relative(path: str) -> bool:
+    """Whether ``path`` stays below the folder that it is joined to, and a file system takes it."""
+    if len(path) > MAX_PATH_BYTES or not path.isprintable() or "\\" in path:
+        return False
     segments = path.split("/")
-    if any(part in ("", ".", "..") for part in segments) or "\\" in path or _has_controls(path):
-        raise UnsafeArtifactPath(repr(path), "not a plain relative path")
-    if max(len(part.encode()) for part in segments) > 255:
-        raise UnsafeArtifactPath(repr(path[:80]), "a name in it is longer than 255 bytes")
+    within = all(part not in ("", ".", "..") and len(part.encode()) <= MAX_NAME_BYTES for part in segments)
+    return within and len(path.encode()) <= MAX_PATH_BYTES
+
+
+def _one_place(path: str) -> str:
+    """What is the same for two paths that some file system keeps in one place: one without case, as macOS has."""
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFD", path).casefold())
 
 
 def _has_controls(text: str) -> bool:

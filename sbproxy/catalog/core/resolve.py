@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-
 from sbproxy.catalog.core.identity import artifact_digest
 from sbproxy.catalog.core.model import Catalog, CatalogModel, ModelId, ResolvedArtifact, Variant, WorkerFacts
 from sbproxy.errors.catalog import (
@@ -13,6 +11,7 @@ from sbproxy.errors.catalog import (
     UnknownVariant,
     VariantPinRequired,
 )
+from sbproxy.near import near_names
 
 _NEVER_AUTO = frozenset({"sglang", "mistralrs"})
 """Engines that only a deployment's own choice selects (contracts section 14)."""
@@ -51,8 +50,7 @@ def find_model(catalog: Catalog, model: str) -> CatalogModel:
     """Raises UnknownModel with the nearest ids."""
     entry = catalog.models.get(ModelId(model))
     if entry is None:
-        near = difflib.get_close_matches(model.lower(), list(catalog.models), n=3, cutoff=0.5)
-        raise UnknownModel(model, tuple(near))
+        raise UnknownModel(model, near_names(model, catalog.models))
     return entry
 
 

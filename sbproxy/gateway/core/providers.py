@@ -31,11 +31,20 @@ JSON_HEADERS: tuple[tuple[bytes, bytes], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class ManagedProvider:
-    """A deployment of this daemon. ``surfaces`` is what its model can do."""
+    """A deployment of this daemon. ``surfaces`` is what its model can do; tokens of context, where they are known."""
 
     name: str
     deployment: str
     surfaces: frozenset[Surface]
+    context_window: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What the catalog and the configuration say of a deployment's model; the context is that of one request."""
+
+    modality: str
+    context_window: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +65,16 @@ class HostedProvider:
 Provider = ManagedProvider | HostedProvider
 
 
-def compile_provider(origin: str, config: ProviderConfig, modalities: Mapping[str, str]) -> Provider:
+def compile_provider(origin: str, config: ProviderConfig, known: Mapping[str, ModelFacts]) -> Provider:
     """Raises UnusableProvider. A deployment of unknown modality may be asked anything; its engine will tell."""
     if config.managed:
         if config.deployment is None:
             raise UnusableProvider(origin, config.name, "provider_type managed_model needs a deployment")
-        modality = modalities.get(config.deployment)
-        surfaces = INFERENCE if modality is None else _BY_MODALITY.get(modality, frozenset())
-        return ManagedProvider(config.name, config.deployment, surfaces)
+        facts = known.get(config.deployment)
+        if facts is None:
+            return ManagedProvider(config.name, config.deployment, INFERENCE)
+        surfaces = _BY_MODALITY.get(facts.modality, frozenset())
+        return ManagedProvider(config.name, config.deployment, surfaces, facts.context_window)
     upstream, prefix = _address(origin, config)
     return HostedProvider(
         config.name,

@@ -12,7 +12,7 @@ from sbproxy.config.core.origin_rules import public_models
 from sbproxy.config.core.origins import AiProxyAction, OriginConfig, ProviderConfig
 from sbproxy.gateway.core.hosts import HostTable, compile_hosts
 from sbproxy.gateway.core.near import near_names
-from sbproxy.gateway.core.providers import HostedProvider, Provider, compile_provider
+from sbproxy.gateway.core.providers import HostedProvider, ModelFacts, Provider, compile_provider
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,25 +59,25 @@ class RouteTable:
 
 
 def compile_routes(
-    origins: Mapping[str, OriginConfig], *, revision: str, modalities: Mapping[str, str] | None = None
+    origins: Mapping[str, OriginConfig], *, revision: str, models: Mapping[str, ModelFacts] | None = None
 ) -> RouteTable:
-    """Routes for ``origins``. ``modalities`` is each deployment's catalog modality, where it is known.
+    """Routes for ``origins``. ``models`` is what is known of each deployment's model.
 
     Raises UnusableProvider for a provider that no request could be sent to.
     """
-    known = modalities or {}
+    known = models or {}
     return RouteTable(
         revision, compile_hosts({host: _compile_origin(host, origin.action, known) for host, origin in origins.items()})
     )
 
 
-def _compile_origin(host: str, action: AiProxyAction, modalities: Mapping[str, str]) -> OriginRoutes:
+def _compile_origin(host: str, action: AiProxyAction, known: Mapping[str, ModelFacts]) -> OriginRoutes:
     allowed, blocked = frozenset(action.allowed_models), frozenset(action.blocked_models)
     named: dict[str, Provider] = {}
     open_provider: HostedProvider | None = None
     defaults: list[str] = []
     for config in in_order(action.providers):
-        provider = compile_provider(host, config, modalities)
+        provider = compile_provider(host, config, known)
         for model in _public_names(config):
             # The first provider keeps a name; one that lists it wins over one that would take any.
             named.setdefault(model, provider)
