@@ -30,6 +30,7 @@ from sbproxy.artifacts.core.answer import (
 )
 from sbproxy.artifacts.core.garbage import HeldBlob, HeldPartial, abandoned, orphans
 from sbproxy.artifacts.core.records import (
+    MAX_RECORD_BYTES,
     ResumeRecord,
     decode_ready,
     decode_resume,
@@ -40,8 +41,9 @@ from sbproxy.artifacts.core.records import (
     ready_record,
 )
 from sbproxy.artifacts.core.redaction import LIMIT, redact
-from sbproxy.artifacts.core.source import public_source
+from sbproxy.artifacts.core.source import check_files, public_source
 from sbproxy.catalog.core.model import CatalogFile
+from sbproxy.errors.artifacts import UnsafeArtifactPath
 from support.pulls import resolved
 
 FILE = CatalogFile("m.gguf", "a" * 64, 100)
@@ -195,6 +197,73 @@ def test_records_hold_no_credentials() -> None:
 def test_nonsense_is_no_record(decode: Any, data: bytes) -> None:
     assert decode(data) is None
     assert isinstance(needed_blobs(data), set)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"[" * 8000,
+        b'{"files":' * 8000,
+        b'{"files":[{"sha256":' + b"[" * 800 + b"]" * 800 + b"}]}",
+        b'{"files":[{"sha256":' + b"9" * 5000 + b"}]}",
+        b" " * MAX_RECORD_BYTES + b'{"files":[{"sha256":"a"}]}',
+        b"\xff\xfe" * 50,
+    ],
+    ids=["deep list", "deep object", "deep value", "long number", "too long", "not text"],
+)
+def test_junk_that_costs_a_parser_much_is_no_record(data: bytes) -> None:
+    assert decode_ready(data) is None
+    assert decode_resume(data) is None
+    assert needed_blobs(data) == set()
+
+
+@pytest.mark.parametrize("path", ["../../etc/passwd", "/etc/passwd", "a\0b", "half \ud800", "x/" * 600 + "y"])
+def test_a_record_that_points_out_of_its_snapshot_is_none(path: str) -> None:
+    document = json.loads(encode(READY))
+    document["files"][0]["path"] = path
+    assert decode_ready(json.dumps(document).encode()) is None
+
+
+def test_a_record_holds_text_that_can_be_shown() -> None:
+    assert decode_ready(json.dumps({**json.loads(encode(READY)), "license": "half \ud800"}).encode()) is None
+
+
+# -- file lists ---------------------------------------------------------------------------------------------------
+
+
+def listed(*paths: str) -> tuple[CatalogFile, ...]:
+    return tuple(CatalogFile(path, "a" * 64, 1) for path in paths)
+
+
+@pytest.mark.parametrize(
+    "paths",
+    [
+        ("Weights.gguf", "weights.GGUF"),
+        ("stra\u00dfe.gguf", "STRASSE.gguf"),
+        ("caf\u00e9.gguf", "cafe\u0301.gguf"),
+        ("Artifact.JSON",),
+        ("Deep", "deep/a.gguf"),
+        ("a/b", "A/B/c"),
+        ("a.gguf", "a.gguf"),
+        ("/".join(["x" * 200] * 6),),
+        ("\u00e9" * 200,),
+        ("right-to-left \u202e",),
+        ("half \ud800",),
+    ],
+)
+def test_names_that_some_file_system_cannot_keep_apart_or_at_all_are_refused(paths: tuple[str, ...]) -> None:
+    with pytest.raises(UnsafeArtifactPath):
+        check_files(listed(*paths))
+
+
+def test_names_that_are_odd_but_plain() -> None:
+    check_files(
+        listed("con", "nul.gguf", "a/b", "a/c", "a b", "..a", "...", "a:b", "x" * 255, "-rf", "\u6a21\u578b.gguf")
+    )
+
+
+def test_a_long_list_of_files_costs_little() -> None:
+    check_files(listed(*(f"part-{number}/of-{number}.gguf" for number in range(20_000))))
 
 
 @pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(READY)])

