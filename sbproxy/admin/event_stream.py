@@ -151,7 +151,9 @@ class EventStreams:
                     yield b": heartbeat\n\n"
 
     async def _write(self, response: web.StreamResponse, data: bytes) -> None:
-        await asyncio.wait_for(response.write(data), self._write_timeout_s)
+        # Not wait_for: in Python 3.11 it can swallow a cancellation that comes as the write ends.
+        async with asyncio.timeout(self._write_timeout_s):
+            await response.write(data)
 
 
 class _Pending:

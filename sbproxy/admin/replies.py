@@ -56,7 +56,8 @@ def too_large() -> web.Response:
 async def read_object(request: web.Request, expected: str) -> dict[str, Any]:
     """The body as a JSON object; InvalidBody when it is anything else. ``expected`` names the shape for people."""
     try:
-        raw = await asyncio.wait_for(request.read(), BODY_TIMEOUT_S)
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            raw = await request.read()
     except TimeoutError:
         raise InvalidBody(f"the request body did not arrive within {BODY_TIMEOUT_S:g} s") from None
     try:

@@ -428,8 +428,8 @@ def test_prune_leaves_young_partials_and_running_pulls(tmp_path: Path, store: Fi
 class LateCollector(Collector):
     """Something happens between what a prune found and what it removes."""
 
-    def __init__(self, store: FileArtifactStore, between: Callable[[], None]) -> None:
-        super().__init__(Publication(store.paths), partial_grace_s=0)
+    def __init__(self, store: FileArtifactStore, between: Callable[[], None], grace_s: float = 0) -> None:
+        super().__init__(Publication(store.paths), grace_s)
         self._between = between
 
     def _sweep(self, loose: list[HeldBlob], stale: list[HeldPartial]) -> list[HeldPartial]:
@@ -462,13 +462,20 @@ def test_a_pull_that_begins_while_a_prune_is_at_work_keeps_its_folder(tmp_path: 
         store.verify(artifact)
 
 
-def test_a_partial_that_was_touched_or_taken_since_the_scan_is_looked_at_again(store: FileArtifactStore) -> None:
-    leave_a_partial(store, "2" * 64)
+def test_a_partial_that_changed_since_the_scan_is_looked_at_again(store: FileArtifactStore) -> None:
+    finished, resumed, left = "2" * 64, "3" * 64, "4" * 64
+    for digest in (finished, resumed, left):
+        leave_a_partial(store, digest)
+        for path in (store.paths.partial(digest, sha256(ONE)), store.paths.partial_folder(digest)):
+            os.utime(path, (1, 1))
 
-    def finish() -> None:
-        store.remove("2" * 64)
+    def pulls_come_and_go() -> None:
+        remove_tree(store.paths.partial_folder(finished))
+        os.utime(store.paths.partial(resumed, sha256(ONE)))
 
-    assert LateCollector(store, finish).prune(dry_run=False).reclaimed_bytes == 0
+    report = LateCollector(store, pulls_come_and_go, grace_s=3600).prune(dry_run=False)
+    assert report.reclaimed_bytes == 100
+    assert [path.name for path in store.paths.partials.iterdir()] == [resumed]
 
 
 def test_prune_takes_the_locks_of_what_is_gone_and_no_other(tmp_path: Path, store: FileArtifactStore) -> None:
@@ -609,7 +616,7 @@ def test_no_descriptor_left_is_told_as_that(tmp_path: Path, store: FileArtifactS
     resource.setrlimit(resource.RLIMIT_NOFILE, (free, before[1]))
     try:
         for use in (lambda: pull(store, other), lambda: store.verify(artifact), store.prune, store.inventory):
-            with pytest.raises(StoreUnusable, match="Too many open files; .* raise its limit"):
+            with pytest.raises(StoreUnusable, match=r"Too many open files; .* raise its limit"):
                 use()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)

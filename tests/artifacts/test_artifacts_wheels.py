@@ -122,8 +122,8 @@ POOL = "HTTPSConnectionPool(host='index.example', port=443): Max retries exceede
 @pytest.mark.parametrize(
     ("log", "words"),
     [
-        (f"{PAGE}connection error: {POOL}NewConnectionError('<x>: Failed to establish a new connection: [Errno 111] "
-         "Connection refused')) - skipping", "cannot be reached (the connection was refused)"),
+        ((f"{PAGE}connection error: {POOL}NewConnectionError('<x>: Failed to establish a new connection: [Errno 111] "
+         "Connection refused')) - skipping"), "cannot be reached (the connection was refused)"),
         (f"{PAGE}connection error: {POOL}NameResolutionError('<x>: Failed to resolve')) - skipping",
          "cannot be reached (its name cannot be resolved)"),
         (f"{PAGE}connection error: {POOL}NewConnectionError('<x>: [Errno -3] Temporary failure in name resolution'))",
@@ -157,8 +157,10 @@ def test_an_index_that_did_not_answer_has_not_said_no(log: str, words: str) -> N
     "log",
     [
         f"{PAGE}404 Client Error: Not Found for url: https://index.example/simple/tiny/ - skipping",
-        "WARNING: Retrying (Retry(total=4)) after connection broken by 'NewConnectionError(refused)': /simple/tiny/\n"
-        "2026-01-01T00:00:00,000 Fetched page https://index.example/simple/tiny/ as text/html",
+        (
+            "WARNING: Retrying (Retry(total=4)) after connection broken by 'NewConnectionError(refused)': /simple/tiny/\n"
+            "2026-01-01T00:00:00,000 Fetched page https://index.example/simple/tiny/ as text/html"
+        ),
     ],
 )
 def test_an_index_that_answered_has_said_no(log: str) -> None:
