@@ -257,9 +257,7 @@ def test_names_that_some_file_system_cannot_keep_apart_or_at_all_are_refused(pat
 
 
 def test_names_that_are_odd_but_plain() -> None:
-    check_files(
-        listed("con", "nul.gguf", "a/b", "a/c", "a b", "..a", "...", "a:b", "x" * 255, "-rf", "\u6a21\u578b.gguf")
-    )
+    check_files(listed("con", "nul.gguf", "a/b", "a/c", "a b", "..a", "...", "x" * 255, "-rf", "\u6a21\u578b.gguf"))
 
 
 def test_a_long_list_of_files_costs_little() -> None:

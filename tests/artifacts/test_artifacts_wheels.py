@@ -158,7 +158,8 @@ def test_an_index_that_did_not_answer_has_not_said_no(log: str, words: str) -> N
     [
         f"{PAGE}404 Client Error: Not Found for url: https://index.example/simple/tiny/ - skipping",
         (
-            "WARNING: Retrying (Retry(total=4)) after connection broken by 'NewConnectionError(refused)': /simple/tiny/\n"
+            "WARNING: Retrying (Retry(total=4)) after connection broken by"
+            " 'NewConnectionError(refused)': /simple/tiny/\n"
             "2026-01-01T00:00:00,000 Fetched page https://index.example/simple/tiny/ as text/html"
         ),
     ],

@@ -138,6 +138,21 @@ CASES = [
             "C:m.gguf",
             "a/\u202em.gguf",
             "m.gguf/",
+            "/".join(["x" * 200] * 5 + ["m.gguf"]),
+            "\u00e9" * 200 + ".gguf",
+        )
+    ),
+    *(
+        (
+            document(variant(files=[{"path": p, "sha256": SHA, "size_bytes": 1} for p in ("m.gguf", *clash)])),
+            f"{V}.files[{len(clash)}].path",
+            reason,
+        )
+        for clash, reason in (
+            (("M.GGUF",), "is already taken"),
+            (("caf\u00e9.gguf", "cafe\u0301.gguf"), "is already taken"),
+            (("Artifact.JSON",), "is already taken"),
+            (("d/e", "D"), "is a file and a folder at once"),
         )
     ),
     (

@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from sbproxy.artifacts.core.model import ArtifactRecord
-from sbproxy.artifacts.core.source import is_plain_relative, public_source
+from sbproxy.artifacts.core.source import public_source
 from sbproxy.catalog.core.model import ArtifactDigest, CatalogFile, ResolvedArtifact
+from sbproxy.catalog.core.paths import safe_relative
 
 SCHEMA_VERSION = 1
 MAX_RECORD_BYTES = 4 * 1024 * 1024
@@ -136,7 +137,7 @@ def decode_ready(data: bytes) -> ReadyRecord | None:
     except TypeError:
         return None
     sound = record.schema_version == SCHEMA_VERSION and all(map(_fits, files))
-    return record if sound and _fits(record) and all(is_plain_relative(file.path) for file in files) else None
+    return record if sound and _fits(record) and all(safe_relative(file.path) for file in files) else None
 
 
 def decode_resume(data: bytes) -> ResumeRecord | None:

@@ -6,19 +6,14 @@ Section 16 of the contracts names the forms; how they are fetched is the busines
 from __future__ import annotations
 
 import re
-import unicodedata
-from collections import Counter
 from dataclasses import dataclass
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from sbproxy.catalog.core.model import CatalogFile, Variant, WheelPin
+from sbproxy.catalog.core.paths import clashes, safe_relative
 from sbproxy.errors.artifacts import UnsafeArtifactPath
 
 MANIFEST_NAME = "artifact.json"
-MAX_NAME_BYTES = 255
-MAX_PATH_BYTES = 1024
-"""Of a file inside a snapshot; leaves room below the system's limit for the path of the store."""
-
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
 _REPO = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -142,36 +137,12 @@ def check_files(files: tuple[CatalogFile, ...]) -> None:
         raise UnsafeArtifactPath("(no files)", "the catalog variant lists no exact files")
     for file in files:
         check_sha256(file.sha256)
-        if not is_plain_relative(file.path):
-            raise UnsafeArtifactPath(
-                repr(file.path[:80]),
-                f"not a plain relative path (no '..', no '\\', at most {MAX_NAME_BYTES} bytes a name and"
-                f" {MAX_PATH_BYTES} in all)",
-            )
+        if not safe_relative(file.path):
+            raise UnsafeArtifactPath(repr(file.path[:80]), "not a plain relative path")
         if file.size_bytes <= 0:
             raise UnsafeArtifactPath(file.path, "size_bytes must be above zero")
-    taken = Counter(_one_place(file.path) for file in files)
-    folders = {place[:end] for place in taken for end, char in enumerate(place) if char == "/"}
-    for file in files:
-        place = _one_place(file.path)
-        if place == MANIFEST_NAME or taken[place] > 1:
-            raise UnsafeArtifactPath(file.path, "the name is taken in the snapshot")
-        if place in folders:
-            raise UnsafeArtifactPath(file.path, "it is a file and a folder at once")
-
-
-def is_plain_relative(path: str) -> bool:
-    """Whether ``path`` stays below the folder that it is joined to, and a file system takes it."""
-    if len(path) > MAX_PATH_BYTES or not path.isprintable() or "\\" in path:
-        return False
-    segments = path.split("/")
-    within = all(part not in ("", ".", "..") and len(part.encode()) <= MAX_NAME_BYTES for part in segments)
-    return within and len(path.encode()) <= MAX_PATH_BYTES
-
-
-def _one_place(path: str) -> str:
-    """What is the same for two paths that some file system keeps in one place: one without case, as macOS has."""
-    return unicodedata.normalize("NFC", unicodedata.normalize("NFD", path).casefold())
+    for index, (_, reason) in clashes([file.path for file in files], taken=MANIFEST_NAME).items():
+        raise UnsafeArtifactPath(files[index].path, f"the name {reason} in the snapshot")
 
 
 def _has_controls(text: str) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from sbproxy.catalog.core.parameters import parameter_count
+from sbproxy.catalog.core.paths import clashes, safe_relative
 from sbproxy.catalog.core.written import WrittenCatalog, WrittenFile, WrittenModel, WrittenVariant
 from sbproxy.config.core.findings import Finding
 from sbproxy.config.core.interpolation import is_reference
@@ -98,23 +99,15 @@ def _web_reason(source: str) -> str | None:
 
 def _files(files: list[WrittenFile], path: KeyPath) -> Iterator[Finding]:
     names = [file.path for file in files]
+    clashing = clashes(names, taken="artifact.json")
     for index, name in enumerate(names):
         place = (*path, index, "path")
         if not safe_relative(name):
-            yield Finding(place, "must be a plain relative path, without '..', '\\' and empty parts")
-        elif name in names[:index] or name == "artifact.json":
-            first = (*path, names.index(name), "path")
-            yield Finding(place, f"{quoted(name)} is already taken", depends_on=(first,))
-        elif (below := next((at for at, other in enumerate(names) if other.startswith(f"{name}/")), None)) is not None:
-            depends = ((*path, below, "path"),)
-            yield Finding(place, f"{quoted(name)} is a file and a folder at once", depends_on=depends)
-
-
-def safe_relative(path: str) -> bool:
-    """Whether ``path`` stays below the folder that it is joined to, on every platform."""
-    parts = path.split("/")
-    plain = all(part not in ("", ".", "..") and len(part.encode()) <= 255 for part in parts)
-    return plain and "\\" not in path and ":" not in path and path.isprintable()
+            yield Finding(place, "must be a plain relative path, without '..', '\\', ':' and empty parts")
+        elif index in clashing:
+            other, reason = clashing[index]
+            depends = ((*path, other, "path"),) if other is not None else ()
+            yield Finding(place, f"{quoted(name)} {reason}", depends_on=depends)
 
 
 def _wheels(variant: WrittenVariant, path: KeyPath) -> Iterator[Finding]:
