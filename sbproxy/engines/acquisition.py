@@ -119,7 +119,7 @@ class PublishedBuilds:
         except FileExistsError:
             reason = "it holds two members of one name"
         except _UNREADABLE as failure:
-            reason = f"it cannot be read: {failure or type(failure).__name__}"
+            reason = f"it cannot be read: {str(failure) or type(failure).__name__}"
         else:
             return
         raise EngineAcquisitionFailed(self.engine, method, f"the archive is refused: {reason}"[:300])
