@@ -6,7 +6,6 @@ Implements the gateway's ``ManagedModels``. Admin-managed desired state will fee
 from __future__ import annotations
 
 import asyncio
-import difflib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -32,6 +31,7 @@ from sbproxy.modelhost.reload import Prepared
 from sbproxy.modelhost.roster import Roster
 from sbproxy.modelhost.services import Services, Timings
 from sbproxy.modelhost.status_rows import measure, status_row
+from sbproxy.near import near_names
 
 log = logging.getLogger(__name__)
 
@@ -239,8 +239,7 @@ class ModelHost:
     def _find(self, deployment: str) -> Deployment:
         found = self._roster.deployments.get(deployment)
         if found is None:
-            near = difflib.get_close_matches(deployment, self._roster.deployments, n=3)
-            raise UnknownDeployment(deployment, tuple(near))
+            raise UnknownDeployment(deployment, near_names(deployment, self._roster.deployments))
         return found
 
     async def _ask_drivers(self, drivers: Mapping[str, EngineDriver]) -> None:

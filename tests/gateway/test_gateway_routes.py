@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from gateway.memory import HOSTED, LOCAL, origins, routes
 from sbproxy.errors.gateway import InvalidRequest, MethodNotAllowed, SurfaceNotServed, UnknownPath, UnusableProvider
 from sbproxy.gateway.core.hosts import compile_hosts
-from sbproxy.gateway.core.near import near_names
 from sbproxy.gateway.core.providers import HostedProvider, ManagedProvider, ModelFacts
 from sbproxy.gateway.core.routes import OriginRoutes, compile_routes
 from sbproxy.gateway.core.surfaces import find_target
@@ -110,12 +109,9 @@ class TestModels:
         assert here is not None
         assert here.named["qwen"].surfaces == {"embeddings"}
 
-    def test_near_names(self) -> None:
-        names = ["smollm2-135m-instruct", "qwen2.5-0.5b-instruct", "gemma"]
-        assert near_names("smolm2-135m-instruct", names)[0] == "smollm2-135m-instruct"
-        assert near_names("QWEN", names) == ("qwen2.5-0.5b-instruct",)
-        assert near_names("zzz", names) == ()
-        assert len(near_names("a" * 100_000, ["a" * 100_000] * 9)) == 1
+    def test_near_names_are_those_of_the_origins_models(self) -> None:
+        assert origin(LOCAL).near("qwem") == ("qwen",)
+        assert origin(LOCAL).near("zzz") == ()
 
 
 class TestProviders:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from sbproxy.config.core.origin_rules import public_models
 from sbproxy.config.core.origins import AiProxyAction, OriginConfig, ProviderConfig
 from sbproxy.gateway.core.hosts import HostTable, compile_hosts
-from sbproxy.gateway.core.near import near_names
 from sbproxy.gateway.core.providers import HostedProvider, ModelFacts, Provider, compile_provider
+from sbproxy.near import near_names
 
 
 @dataclass(frozen=True, slots=True)
