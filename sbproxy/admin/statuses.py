@@ -28,6 +28,7 @@ STATUSES: dict[type[SbproxyError], int] = {
     modelhost.InsufficientMemory: 409,
     modelhost.ResetRefused: 409,
     modelhost.FoundationChanged: 409,
+    modelhost.JobStoreUnusable: 502,
     modelhost.InvalidDesired: 502,
     config.ConfigUnreadable: 500,
     config.ConfigInvalid: 400,

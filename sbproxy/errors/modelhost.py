@@ -139,3 +139,15 @@ class FoundationChanged(ModelHostError):
             f"{self.field} cannot change while deployments are resident ({', '.join(self.deployments)});"
             " stop them or remove them from the desired state first"
         )
+
+
+@dataclass(eq=False)
+class JobStoreUnusable(ModelHostError):
+    """The job database cannot be created, opened or brought to this version."""
+
+    code: ClassVar[str] = "job_store_unusable"
+    path: str
+    reason: str
+
+    def text(self) -> str:
+        return f"job database {self.path}: {self.reason}; mend its folder, or move the file away to begin a new history"

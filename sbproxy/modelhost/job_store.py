@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from sbproxy.errors.modelhost import JobStoreUnusable
 from sbproxy.modelhost.core.jobs import TERMINAL, JobId, JobProgress, JobRecord, move
 
 KEEP_FINISHED = 1000
@@ -82,16 +83,26 @@ class SqliteJobStore:
     """Implements ``JobStore``. Any thread may call it; statements take well under a millisecond.
 
     Opening creates the file (0600) and ends the jobs that a dead process left behind as ``failed`` with the code
-    ``interrupted``; jobs of another live process are left alone.
+    ``interrupted``; jobs of another live process are left alone. It raises JobStoreUnusable.
     """
 
     def __init__(self, path: Path, *, now: Callable[[], float] = time.time) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        path.touch(mode=0o600)
         self._now = now
         self._lock = threading.Lock()
         self._owner = (os.getpid(), process_start(os.getpid()) or "")
-        self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            path.touch(mode=0o600)
+            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
+        except (OSError, sqlite3.Error) as error:
+            raise JobStoreUnusable(str(path), _words(error)) from error
+        try:
+            self._open()
+        except sqlite3.Error as error:
+            self._db.close()
+            raise JobStoreUnusable(str(path), _words(error)) from error
+
+    def _open(self) -> None:
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = NORMAL")
         self._migrate()
@@ -173,6 +184,10 @@ class SqliteJobStore:
                 *self._owner,
             ),
         )
+
+
+def _words(error: OSError | sqlite3.Error) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 def _record(row: list[object] | tuple[object, ...]) -> JobRecord:

@@ -16,6 +16,7 @@ from blockbuster import BlockBuster
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sbproxy.errors.modelhost import JobStoreUnusable
 from sbproxy.modelhost.core import jobs as core
 from sbproxy.modelhost.core.jobs import LEGAL_MOVES, TERMINAL, IllegalMove, JobId, JobKind, JobProgress, JobRecord
 from sbproxy.modelhost.core.ulid import MonotonicUlids, encode, is_ulid
@@ -350,3 +351,12 @@ async def test_a_job_older_than_the_feed_streams_its_end_and_closes(tmp_path: Pa
     assert event.job == old
     await desk.close()
     await asyncio.to_thread(store.close)
+
+
+def test_a_database_that_cannot_be_opened_is_named(store_path: Path) -> None:
+    store_path.parent.mkdir(parents=True)
+    store_path.write_bytes(b"this is no database at all, but a text that somebody put here" * 50)
+    with pytest.raises(JobStoreUnusable, match="not a database"):
+        SqliteJobStore(store_path)
+    with pytest.raises(JobStoreUnusable, match="Not a directory"):
+        SqliteJobStore(store_path / "below" / "jobs.db")
