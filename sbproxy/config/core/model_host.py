@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from sbproxy.config.core.fields import AbsolutePath, Block, FilePath, Identifier, Sha256Hex, ShortName
+from sbproxy.config.core.fields import AbsolutePath, Block, FilePath, Identifier, Name, Sha256Hex, ShortName
 
 EngineName = Literal["vllm", "sglang", "llama_cpp", "mistralrs"]
 EngineChoice = Literal["auto", "vllm", "sglang", "llama_cpp", "mistralrs"]
@@ -14,6 +14,7 @@ Authority = Literal["file_managed", "admin_managed", "cluster_authority"]
 PullPolicy = Literal["on_boot", "on_demand", "manual"]
 ColdStart = Literal["wait", "reject", "fallback"]
 KvQuant = Literal["auto", "f16", "fp8", "int8", "int4"]
+ModalityChoice = Literal["chat", "embedding", "rerank", "speech_to_text", "text_to_speech", "image"]
 Gib = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -25,7 +26,9 @@ class CacheConfig(Block):
     budget_gib: Gib | None = None
     """Size in GiB above which unused artifacts are collected."""
     max_resident_models: Annotated[int, Field(gt=0)] | None = None
-    """How many deployments may be loaded at once."""
+    """How many deployments may be loaded at once, over all devices."""
+    eviction: Literal["lru", "never"] = "lru"
+    """What a load without room may displace: the least recently used idle deployment, or nothing."""
 
 
 class EngineConfig(Block):
@@ -45,6 +48,26 @@ class EngineConfig(Block):
     """Which build of the engine to use."""
     shm_size_gib: Gib | None = None
     """Shared memory of the container in GiB, only with `launch: container`."""
+
+
+class ChunkedPrefill(Block):
+    """Prompt processing in pieces between decode steps (vLLM and SGLang)."""
+
+    max_batched_tokens: Annotated[int, Field(ge=1)] | None = None
+    """Tokens of one step over all requests."""
+    target_ttft_ms: Annotated[int, Field(ge=1)] | None = None
+    """Wished time to the first token in milliseconds, from which the step size is chosen when it is not given."""
+
+
+class ReferencePrice(Block):
+    """The hosted model that a local one displaces, and what its tokens cost."""
+
+    model: Name
+    """Name of the hosted model."""
+    prompt_micros_per_mtok: Annotated[int, Field(ge=0)] = 0
+    """Millionths of a dollar for a million prompt tokens."""
+    completion_micros_per_mtok: Annotated[int, Field(ge=0)] = 0
+    """Millionths of a dollar for a million completion tokens."""
 
 
 class DeploymentConfig(Block):
@@ -88,6 +111,28 @@ class DeploymentConfig(Block):
     """Quantization of the KV cache."""
     extra_args: list[str] = []
     """Further engine flags, one argv element each, filtered against the engine's allow-list."""
+    pinned: bool = False
+    """Never evict this deployment to make room for another."""
+    modality: ModalityChoice | None = None
+    """Task of the model; the catalog's when unset."""
+    enable_prefix_caching: bool = False
+    """Reuse the KV blocks of common prompt prefixes (vLLM)."""
+    chunked_prefill: ChunkedPrefill | None = None
+    """Chunked prefill (vLLM and SGLang)."""
+    tool_call_parser: ShortName | None = None
+    """Tool-call parser that turns on automatic tool choice (vLLM)."""
+    swap_space_gib: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """Swap pool in CPU memory, in GiB (vLLM)."""
+    cpu_offload_gib: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """Weights that stay in CPU memory, in GiB (vLLM)."""
+    engine_version: ShortName | None = None
+    """Version of the engine for this deployment alone; must be the host's when both are set."""
+    engine_image: Annotated[str, Field(min_length=1)] | None = None
+    """Container image for this deployment alone, pinned by digest."""
+    engine_sha256: Sha256Hex | None = None
+    """SHA-256 of the engine for this deployment alone."""
+    reference: ReferencePrice | None = None
+    """Hosted model that this deployment displaces; prices the value report."""
 
     @property
     def concurrency(self) -> int:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from sbproxy.config.core.fields import Block, Identifier, Name, Secret, ShortName
+from sbproxy.config.core.model_host import ReferencePrice
 
 
 class ProviderConfig(Block):
@@ -36,6 +37,8 @@ class ProviderConfig(Block):
     """A disabled provider gets no request."""
     priority: int | None = None
     """Lower comes first."""
+    reference: ReferencePrice | None = None
+    """Hosted price of this provider's models, for the value report."""
 
     @property
     def managed(self) -> bool:

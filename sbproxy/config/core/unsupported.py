@@ -54,19 +54,6 @@ BY_BLOCK: Final[dict[str, frozenset[str]]] = {
     ),
     "AdminConfig": frozenset(["trace_url_template", "prompt_persistence_path", "prompt_persistence_encryption"]),
     "OperatorConfig": frozenset({"tenant"}),
-    "DeploymentConfig": frozenset(
-        [
-            "chunked_prefill",
-            "tool_call_parser",
-            "swap_space_gib",
-            "cpu_offload_gib",
-            "engine_version",
-            "engine_image",
-            "engine_sha256",
-            "enable_prefix_caching",
-            "pinned",
-        ]
-    ),
     "OriginConfig": frozenset(
         [
             "tenant_id",

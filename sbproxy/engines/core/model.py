@@ -10,7 +10,7 @@ from typing import Literal
 from sbproxy.devices.core.model import DeviceKind
 
 AvailabilityState = Literal["available", "acquirable", "incompatible", "blocked"]
-AcquisitionMethod = Literal["path", "search_path", "wheel", "archive"]
+AcquisitionMethod = Literal["path", "search_path", "wheel", "archive", "container", "uv"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,8 @@ class Availability:
 class EngineBinary:
     """An executable on this machine. ``flags`` is every long or short option its own --help names.
 
-    ``valued`` are those options that are followed by a value.
+    ``valued`` are those options that are followed by a value. For a container ``program`` is the runtime's command
+    line tool, ``image`` the image pinned by digest, and ``sha256`` that digest.
     """
 
     engine: str
@@ -48,11 +49,17 @@ class EngineBinary:
     method: AcquisitionMethod
     flags: frozenset[str] = field(repr=False)
     valued: frozenset[str] = field(default=frozenset(), repr=False)
+    image: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchSpec:
-    """What a generation wants of its engine. ``context_tokens`` is per request (slot), not the pool."""
+    """What one replica wants of its engine. ``context_tokens`` is per request (slot), not the pool.
+
+    ``model_path`` is the weight file of a GGUF model, else the snapshot's folder. ``kv_bytes``, ``total_bytes`` and
+    ``device_total_bytes`` are the admitted estimate and the card's size, per device. ``offload_layers`` are the expert
+    layers that stay in CPU memory.
+    """
 
     deployment: str
     generation: int
@@ -64,6 +71,22 @@ class LaunchSpec:
     modality: str = "chat"
     kv_quant: str = "auto"
     extra_args: tuple[str, ...] = ()
+    replica: int = 0
+    tensor_parallel: int = 1
+    kv_bytes: int = 0
+    total_bytes: int = 0
+    device_total_bytes: int = 0
+    offload_layers: int = 0
+    prefix_caching: bool = False
+    max_batched_tokens: int | None = None
+    chunked_prefill: bool = False
+    tool_call_parser: str | None = None
+    swap_space_gib: float | None = None
+    cpu_offload_gib: float | None = None
+    network: bool = False
+    """True only for a raw repository reference of a ``serve:`` block, which the engine fetches itself."""
+    repository: str | None = None
+    """That reference, in the engine's own spelling."""
 
 
 @dataclass(frozen=True, slots=True)
