@@ -103,14 +103,34 @@ class InsufficientMemory(ModelHostError):
     free_bytes: int
     device: str
     detail: str = ""
+    holders: tuple[str, ...] = ()
+    """What holds the memory and may not be displaced: deployments with what each of them has."""
 
     def text(self) -> str:
         tail = f"; {self.detail}" if self.detail else ""
+        if self.holders:
+            tail += f"; held by {', '.join(self.holders)}"
         return (
             f"deployment {self.deployment} needs {_amount(self.total_bytes)} on {self.device}"
             f" (weights {_amount(self.weight_bytes)} + KV cache {_amount(self.kv_bytes)}"
             f" + overhead {_amount(self.runtime_overhead_bytes)} + margin {_amount(self.safety_margin_bytes)})"
             f" but {_amount(self.free_bytes)} are free{tail}"
+        )
+
+
+@dataclass(eq=False)
+class HandoffTimedOut(ModelHostError):
+    """A rolling replacement was not ready in time; the old generation goes on."""
+
+    code: ClassVar[str] = "handoff_timeout"
+    retryable: ClassVar[bool] = True
+    deployment: str
+    timeout_ms: int
+
+    def text(self) -> str:
+        return (
+            f"the new generation of {self.deployment} was not ready within handoff_timeout_ms ({self.timeout_ms});"
+            " the old one keeps serving: raise the time-out, or use rollout: recreate where there is no room for both"
         )
 
 
@@ -142,8 +162,21 @@ class FoundationChanged(ModelHostError):
 
 
 @dataclass(eq=False)
+class JobNotCancellable(ModelHostError):
+    """A job that has ended, or whose work cannot be taken back. ``reason`` says which, and what to do instead."""
+
+    code: ClassVar[str] = "job_not_cancellable"
+    job_id: str
+    kind: str
+    reason: str
+
+    def text(self) -> str:
+        return f"{self.kind} job {self.job_id} cannot be cancelled: {self.reason}"
+
+
+@dataclass(eq=False)
 class JobStoreUnusable(ModelHostError):
-    """The job database cannot be created, opened or brought to this version."""
+    """The job database cannot be created, opened, read, written or brought to this version."""
 
     code: ClassVar[str] = "job_store_unusable"
     path: str
@@ -151,3 +184,69 @@ class JobStoreUnusable(ModelHostError):
 
     def text(self) -> str:
         return f"job database {self.path}: {self.reason}; mend its folder, or move the file away to begin a new history"
+
+
+@dataclass(eq=False)
+class RevisionConflict(ModelHostError):
+    """The durable deployment map is not at the revision that a replacement was written against (None: nothing yet)."""
+
+    code: ClassVar[str] = "revision_conflict"
+    expected_revision: int | None
+    actual_revision: int | None
+
+    def text(self) -> str:
+        expected, actual = (_revision(each) for each in (self.expected_revision, self.actual_revision))
+        return (
+            f"the deployment map is at {actual}, this replacement expects {expected};"
+            " read it again (GET /admin/model-host/deployments), compare, and send the map with that revision"
+        )
+
+
+def _revision(revision: int | None) -> str:
+    return "no revision yet (null)" if revision is None else f"revision {revision}"
+
+
+@dataclass(eq=False)
+class DesiredStoreFailed(ModelHostError):
+    """The store of admin-managed deployments cannot be opened, read or written in time. Nothing has changed."""
+
+    code: ClassVar[str] = "store_failed"
+    retryable: ClassVar[bool] = True
+    path: str
+    reason: str
+
+    def text(self) -> str:
+        return f"deployment store {self.path} (proxy.model_host.store_path): {self.reason}"
+
+
+@dataclass(eq=False)
+class RuntimeCommitFailed(ModelHostError):
+    """The new revision is durable, the runtime did not take it on. What kept it from that stands in the log."""
+
+    code: ClassVar[str] = "runtime_commit_failed"
+    revision: int
+    content_digest: str
+
+    def text(self) -> str:
+        return (
+            f"revision {self.revision} is stored, but the runtime did not take it on; read the deployments, the status"
+            f" and the server's log, then send a corrected map with expected_revision {self.revision}"
+        )
+
+
+@dataclass(eq=False)
+class CatalogFenced(ModelHostError):
+    """The catalog would change under a stored, non-empty deployment map (document 1, "Reload behavior")."""
+
+    code: ClassVar[str] = "catalog_fenced"
+    stored_catalog: str
+    wanted_catalog: str
+    deployments: tuple[str, ...]
+
+    def text(self) -> str:
+        named = ", ".join(self.deployments[:5]) + (", …" if len(self.deployments) > 5 else "")
+        return (
+            f"the deployment store holds {named} for catalog {self.stored_catalog}, and catalog_file now says"
+            f" {self.wanted_catalog}; put the old catalog back, replace the map with an empty one"
+            " (PUT /admin/model-host/deployments), change the catalog, reload, and send the map again"
+        )

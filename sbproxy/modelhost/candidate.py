@@ -13,7 +13,6 @@ from sbproxy.config.core.model_host import DeploymentConfig, ModelHostConfig
 from sbproxy.devices.core.model import Machine
 from sbproxy.errors.modelhost import FoundationChanged
 from sbproxy.modelhost.core.desired import Desired, DesiredPlan, foundation_change, plan, unsupported
-from sbproxy.modelhost.core.events import ArtifactVerified
 from sbproxy.modelhost.core.gguf import ModelShape
 from sbproxy.modelhost.deployment import Deployment
 from sbproxy.modelhost.gguf_header import shape_of
@@ -38,11 +37,11 @@ class Candidate:
 
 def starts_now(config: DeploymentConfig, old: Deployment | None) -> bool:
     """Whether a commit starts this deployment: it is warm, or its old generation serves right now."""
-    return config.warm or (old is not None and old.machine.state in ("assigned", "preparing", "ready"))
+    return config.warm or (old is not None and old.serving)
 
 
 def drains_first(config: DeploymentConfig, old: Deployment | None) -> bool:
-    return config.rollout == "recreate" and old is not None and old.machine.resident
+    return config.rollout == "recreate" and old is not None and old.resident
 
 
 async def prepare_candidate(roster: Roster, catalog: Catalog, services: Services) -> Candidate:
@@ -143,11 +142,11 @@ async def _pull_all(roster: Roster, candidate: Candidate) -> dict[str, ModelShap
             elif needed:
                 # A warm deployment needs its artifact now, whatever on_demand says about those that may wait.
                 intent: PullIntent = "startup" if config.pull == "on_boot" else "runtime"
-                pull = services.pulls.snapshot(services.store, artifact, intent, config.pull, new.journal.note_job)
+                pull = services.pulls.snapshot(services.store, artifact, intent, config.pull, new.note_job)
                 path = (await pull).path
             else:
                 return None
-            new.feed(ArtifactVerified())
+            new.cached()
             return name, await asyncio.to_thread(shape_of, artifact, path)
 
     try:
@@ -161,7 +160,7 @@ async def _pull_all(roster: Roster, candidate: Candidate) -> dict[str, ModelShap
 def _newcomer(roster: Roster, candidate: Candidate, name: str, shape: ModelShape | None) -> Newcomer:
     config, old = candidate.config(name), roster.deployments.get(name)
     first = drains_first(config, old)
-    beside = old is not None and old.machine.resident and not first
+    beside = old is not None and old.resident and not first
     return Newcomer(
         name=name,
         config=config,

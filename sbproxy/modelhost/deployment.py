@@ -1,37 +1,34 @@
-"""One generation of one deployment at work: feeds the lifecycle machine and carries out what it commands.
-
-Everything here happens on the event loop and no step between an event and its commands awaits. A deployment with
-several replicas will hold several machines and gates and choose between them in ``try_acquire``.
+"""One generation of one deployment: its replicas behind one gate, and what they are together to requests, operators,
+reloads and to those that want its room.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Coroutine, Iterator
 
 from sbproxy.catalog.core.model import ResolvedArtifact
 from sbproxy.config.core.model_host import DeploymentConfig
 from sbproxy.errors.modelhost import AdmissionRejected, NoReadyReplica, ResetRefused
 from sbproxy.errors.tree import SbproxyError
-from sbproxy.modelhost.core import events, lifecycle
-from sbproxy.modelhost.core.events import Event, StartCause, StopCause
+from sbproxy.modelhost.core import events
+from sbproxy.modelhost.core.admission import AdmissionQueue
+from sbproxy.modelhost.core.events import StartCause, StopCause
 from sbproxy.modelhost.core.jobs import JobId
-from sbproxy.modelhost.core.lifecycle import Command, Generation
-from sbproxy.modelhost.core.status import AdmissionReason, Availability, Priority
+from sbproxy.modelhost.core.residency import Standing
+from sbproxy.modelhost.core.status import AdmissionReason, Availability, Priority, ReplicaState
 from sbproxy.modelhost.drain import Drain
-from sbproxy.modelhost.engine_run import EngineRun
-from sbproxy.modelhost.gate import Gate, HostPermit
-from sbproxy.modelhost.journal import Journal
+from sbproxy.modelhost.gate import Gate, HostPermit, Patience
 from sbproxy.modelhost.keep_alive import KeepAlive
+from sbproxy.modelhost.replica import Replica
 from sbproxy.modelhost.services import Services
 
-log = logging.getLogger(__name__)
+_RETRY_FAILED_S = 5.0
+"""How often queued requests may try a replica again that failed beside ready ones."""
 
 
 class Deployment:
-    """The supervisor. ``generation`` never changes; a changed configuration gets a new supervisor."""
+    """``generation`` never changes; a changed configuration gets a new supervisor."""
 
     def __init__(
         self,
@@ -45,81 +42,134 @@ class Deployment:
         self.generation = generation
         self.config = config
         self.artifact = artifact
-        self.machine = Generation()
-        self.journal = Journal(deployment_id, generation, services.jobs)
-        self.resident_bytes: int | None = None
+        self.services = services
         self.suspended = False
         """True while a reload holds this generation down: requests are told that it drains."""
-        self._services = services
-        self._events: deque[Event] = deque()
-        self._feeding = False
-        self._rests = 0
-        self._changed = asyncio.Event()
-        self._starters: set[asyncio.Future[SbproxyError | None]] = set()
-        self._drain: Drain | None = None
-        self._for_operator = False
-        self._deadline: asyncio.TimerHandle | None = None
-        self._restart: asyncio.TimerHandle | None = None
-        self.run: EngineRun | None = None
-        self.gate = self._new_gate()
+        patience = Patience(config.queue_timeout_ms / 1000, services.timings.readiness_s)
+        self._patience = patience
+        self.gate = Gate(
+            self.id,
+            generation,
+            AdmissionQueue(config.concurrency, config.max_queue_depth, config.concurrency * config.replicas),
+            patience,
+            on_idle=self._gate_idle,
+            on_forsaken=self._forsaken,
+        )
         self.keep_alive: KeepAlive | None = None
+        self._for_operator = False
+        self._starters: set[asyncio.Future[SbproxyError | None]] = set()
+        self._retried_at = float("-inf")
+        self._loop = asyncio.get_running_loop()
+        self.replicas = tuple(Replica(index, self) for index in range(config.replicas))
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
     async def acquire(self, priority: Priority) -> HostPermit:
         """See ``ManagedModels.acquire``."""
         try:
-            if self.machine.state != "ready":
+            if not self.gate.is_open:
                 self._wake()
+            else:
+                self._retry_failed()
             return await self.gate.enter(priority)
         except AdmissionRejected as rejected:
-            self._services.metrics.admission_rejected(self.id, priority, rejected.reason)
+            self.services.metrics.admission_rejected(self.id, priority, rejected.reason)
             raise
 
     def _wake(self) -> None:
-        """Ask for the engine on behalf of a request, or say why not."""
+        """Ask for the engines on behalf of a request, or say why not."""
         self.refuse_if_held()
         if self.config.cold_start in ("reject", "fallback"):
             raise NoReadyReplica(self.id)
-        self.feed(events.StartRequested("request"))
+        for replica in self.replicas:
+            if self._held(replica) is None:
+                replica.feed(events.StartRequested("request"))
+
+    def _retry_failed(self) -> None:
+        """Requests queue although an engine is ready: the others that failed or were stopped get another try."""
+        if self.ready == len(self.replicas) or self._loop.time() - self._retried_at < _RETRY_FAILED_S:
+            return
+        self._retried_at = self._loop.time()
+        for replica in self.replicas:
+            if not replica.machine.resident and self._held(replica) is None and not self.suspended:
+                replica.feed(events.StartRequested("request"))
 
     def refuse_if_held(self) -> None:
-        """Raise AdmissionRejected when this generation may not be started now."""
-        failure = self.machine.failure
-        if self.machine.lost is not None:
-            raise self._rejection("engine_unhealthy")
-        if self.suspended or self.machine.state == "draining":
-            raise self._rejection("draining")
-        if self.machine.state == "failed" and failure is not None and failure.hold is not None:
-            raise self._rejection(failure.hold)
+        """Raise AdmissionRejected when no replica may be started now."""
+        if self.suspended:
+            raise self._rejection(self.replicas[0], "draining")
+        held = [(replica, self._held(replica)) for replica in self.replicas]
+        for replica, reason in held:
+            if reason is not None and all(why is not None for _, why in held):
+                raise self._rejection(replica, reason)
+
+    def _held(self, replica: Replica) -> AdmissionReason | None:
+        machine = replica.machine
+        if machine.lost is not None:
+            return "engine_unhealthy"
+        if machine.state == "draining" and not machine.gentle:
+            return "draining"
+        if machine.state == "failed" and machine.failure is not None:
+            return machine.failure.hold
+        return None
 
     @property
     def availability(self) -> Availability:
-        state = self.machine.state
-        failure = self.machine.failure
-        if state == "ready":
-            return Availability("ready", 1, self.config.replicas)
-        held = state == "failed" and failure is not None and failure.hold is not None
-        down = held or self.suspended or state == "draining"
-        return Availability("unavailable" if down else "cold", 0, self.config.replicas)
+        if self.ready:
+            return Availability("ready", self.ready, self.config.replicas)
+        down = self.suspended or all(self._held(replica) is not None for replica in self.replicas)
+        draining = any(replica.machine.state == "draining" for replica in self.replicas)
+        return Availability("unavailable" if down or draining else "cold", 0, self.config.replicas)
+
+    # --- what the replicas are together -------------------------------------------------------------------------------
+
+    @property
+    def ready(self) -> int:
+        return sum(replica.machine.state == "ready" for replica in self.replicas)
+
+    @property
+    def resident(self) -> bool:
+        """An engine of this generation runs, starts or stops."""
+        return any(replica.machine.resident for replica in self.replicas)
+
+    @property
+    def serving(self) -> bool:
+        """An engine of this generation runs or starts, and does not stop."""
+        return any(state in ("assigned", "preparing", "ready") for state in self._states)
+
+    @property
+    def _states(self) -> Iterator[ReplicaState]:
+        return (replica.machine.state for replica in self.replicas)
+
+    def cached(self) -> None:
+        """The artifact is in the cache, and verified."""
+        for replica in self.replicas:
+            if replica.machine.state == "configured":
+                replica.feed(events.ArtifactVerified())
+
+    def note_job(self, job: JobId) -> None:
+        """A job that works for this generation."""
+        for replica in self.replicas:
+            replica.journal.note_job(job)
 
     # --- operators and reloads ----------------------------------------------------------------------------------------
 
     async def start(self, cause: StartCause, job: JobId | None = None) -> None:
-        """Return when the engine is ready; raise what kept it from that. The load goes on if the caller leaves.
+        """Return when all engines are ready; raise what kept one from that. The load goes on if the caller leaves.
 
         ``job`` is the caller's own, if it has opened one for this start.
         """
         if self.suspended:
             # A reload may have taken its place since the caller looked it up: nobody would ever stop that engine.
-            raise self._rejection("draining")
-        if self.machine.state == "ready":
+            raise self._rejection(self.replicas[0], "draining")
+        if self.ready == len(self.replicas):
             return
         self._for_operator = True
-        outcome: asyncio.Future[SbproxyError | None] = asyncio.get_running_loop().create_future()
+        outcome: asyncio.Future[SbproxyError | None] = self._loop.create_future()
         self._starters.add(outcome)
         try:
-            self.feed(events.StartRequested(cause, job))
+            for replica in self.replicas:
+                replica.feed(events.StartRequested(cause, job))
             error = await outcome
         finally:
             self._starters.discard(outcome)
@@ -127,120 +177,131 @@ class Deployment:
             raise error
 
     async def stop(self, cause: StopCause, deadline_ms: int | None = None, job: JobId | None = None) -> Drain:
-        """Drain and stop; return when the engine is gone. A stop under way is joined, its deadline only shortened.
+        """Drain and stop; return when the engines are gone. A stop under way is joined, its deadline only shortened.
 
         ``job`` is the caller's own, if it has opened one for this stop.
         """
-        rests = self._rests
-        self.feed(events.DrainRequested(cause, job))
-        drain = self._drain or Drain()
-        if self._deadline is not None and deadline_ms is not None:
-            self._arm_deadline(deadline_ms)
-        while self.machine.resident and self._rests == rests:
-            await self._changed.wait()
-        return drain
+        drains: list[Drain] = []
+        ending: list[Coroutine[None, None, None]] = []
+        for replica in self.replicas:
+            seen = replica.rests
+            replica.feed(events.DrainRequested(cause, job))
+            if replica.drain is not None:
+                drains.append(replica.drain)
+            if deadline_ms is not None:
+                replica.hasten(deadline_ms)
+            # Asked now: what is started again while we wait for others is not ours to wait for.
+            if replica.machine.resident:
+                ending.append(replica.at_rest(seen))
+        await asyncio.gather(*ending)
+        return Drain.of_all(drains)
 
-    def reset(self) -> None:
-        """Clear a failure or a crash loop. Raises ResetRefused on a generation that runs."""
-        if self.machine.resident:
-            raise ResetRefused(self.id, self.machine.state)
-        self.feed(events.ResetRequested())
+    def reset(self) -> ReplicaState:
+        """Clear a failure or a crash loop; returns the state that this leaves. Raises ResetRefused on a generation
+        that runs and of which no replica has failed."""
+        failed = [replica for replica in self.replicas if replica.machine.state == "failed"]
+        if not failed and self.resident:
+            state = next(replica.machine.state for replica in self.replicas if replica.machine.resident)
+            raise ResetRefused(self.id, state)
+        targets = failed or list(self.replicas)
+        for replica in targets:
+            replica.feed(events.ResetRequested())
+        return targets[0].machine.state
 
     def adopt(self, services: Services) -> None:
         """A reload kept this generation: the host's new settings hold from its next start or drain."""
-        self._services = services
+        self.services = services
 
-    def engine_suspect(self, detail: str) -> None:
-        """A request could not talk to the engine. A dead process is known by its exit, a live one is asked soon."""
-        process = self.run.process if self.run else None
-        if self.run is None or process is None or process.exited.done():
-            return  # its end is being reported in this turn of the loop
-        self.run.suspect()
-        log.warning("%s: the engine (pid %d) runs but failed a request: %s", self.id, process.pid, detail)
-
-    # --- the machine --------------------------------------------------------------------------------------------------
-
-    def feed(self, event: Event) -> None:
-        """Move the machine and carry out its commands. An event that arrives meanwhile waits for its turn."""
-        self._events.append(event)
-        if self._feeding:
-            return
-        self._feeding = True
-        try:
-            while self._events:
-                self._advance(self._events.popleft())
-        finally:
-            self._feeding = False
-
-    def _advance(self, event: Event) -> None:
-        before = self.machine
-        self.machine, commands = lifecycle.step(before, event, self._services.timings.restarts)
-        if self.machine.state == "draining" and before.state != "draining":
-            self._drain = Drain(self.gate.active, self.gate.waiting)
-        for command in commands:
-            self._carry_out(command)
-        if before.state != self.machine.state:
-            self.journal.moved(before, event, self.machine, self._drain)
-            if self.machine.state == "failed":
-                restart = next(
-                    (each.after_ms for each in commands if isinstance(each, lifecycle.ScheduleRestart)), None
-                )
-                self.journal.failed(self.machine, self.run.pid if self.run else None, restart)
-        if before.resident and not self.machine.resident:
-            self._rested()
-        self._changed.set()
-        self._changed = asyncio.Event()
-
-    def _carry_out(self, command: Command) -> None:
-        match command:
-            case lifecycle.RejectWaiters(reason=reason, error=error):
-                self._reject(reason, error)
-            case lifecycle.ScheduleRestart(after_ms=after_ms):
-                loop = asyncio.get_running_loop()
-                self._restart = loop.call_later(after_ms / 1000, self.feed, events.RestartDue())
-            case _:
-                self._plain[type(command)](self)
-
-    def _prepare(self) -> None:
-        self._cancel_restart()
-        self.run = EngineRun(self.id, self.generation, self.config, self.artifact, self._services, self.feed)
-        self._services.background.spawn(self.run.prepare("runtime"), f"prepare {self.id}")
-
-    def _launch(self) -> None:
-        self._services.background.spawn(self._the_run.launch(), f"engine {self.id}")
-
-    def _stop_run(self) -> None:
-        self._cancel_deadline()
-        self._the_run.stop()
+    # --- room for others ----------------------------------------------------------------------------------------------
 
     @property
-    def _the_run(self) -> EngineRun:
-        if self.run is None:
-            raise RuntimeError(f"{self.id}: no run to command in state {self.machine.state}")
-        return self.run
+    def standing(self) -> Standing:
+        states = [state for state in self._states if state in ("preparing", "ready", "draining")]
+        if "draining" in states and "ready" not in states and "preparing" not in states:
+            return "leaving"
+        if self.config.pinned:
+            return "fixed"
+        busy = self.gate.busy or bool(self._starters) or any(state != "ready" for state in states)
+        return "busy" if busy else "idle"
 
-    def _admit(self) -> None:
-        process = self._the_run.process
-        if process is None:
-            raise RuntimeError(f"{self.id}: ready without a process")
+    @property
+    def last_used(self) -> float:
+        idle_since = self.gate.idle_since
+        return self._loop.time() if self.gate.busy or idle_since is None else idle_since
+
+    def evict(self) -> None:
+        for replica in self.replicas:
+            replica.feed(events.DrainRequested("capacity"))
+
+    def yield_room(self) -> None:
+        self.gate.hold()
+
+    def keep_room(self) -> None:
+        self.gate.resume()
+
+    # --- what replicas report -----------------------------------------------------------------------------------------
+
+    def replica_ready(self) -> None:
+        if self.ready == len(self.replicas):
+            self._settle_starters(None)
+        self._watch_idleness()
+        self.services.residency.standing_changed()
+
+    def replica_refuses(self, replica: Replica, reason: AdmissionReason, error: SbproxyError | None) -> None:
+        refused = error or self._rejection(replica, reason)
+        self._settle_starters(refused)
+        if not any(other.machine.hopeful for other in self.replicas if other is not replica):
+            self.gate.reject(lambda: error or self._rejection(replica, reason))
+
+    def replica_rested(self, replica: Replica) -> None:
+        if self.resident:
+            return
+        self._for_operator = False
+        if self.keep_alive is not None:
+            self.keep_alive.disarm()
+            self.keep_alive = None
+        self.gate.resume()
+        if replica.machine.state == "stopped" and (self.gate.waiting or self._starters):
+            self._wake_again()
+
+    def _wake_again(self) -> None:
+        """It was stopped although somebody wanted it meanwhile."""
+        try:
+            if self._starters:
+                for replica in self.replicas:
+                    replica.feed(events.StartRequested("load"))
+            else:
+                self._wake()
+        except SbproxyError as refused:
+            error = refused
+            self.gate.reject(lambda: error)
+
+    def room_wanted(self, replica: Replica) -> None:
+        """While room is waited for, callers wait as long as for a place; while the engine starts, as for a start."""
+        if self.gate.is_open:
+            return
+        cause = replica.waits_for_room
+        self.gate.bound(self._patience.queue_s if cause else self._patience.cold_s, cause)
+
+    def _forsaken(self) -> None:
+        """Nobody waits any more: what has no room yet is not started. A start at work goes on (field report 12)."""
+        if self.gate.is_open or self._starters or self._for_operator:
+            return
+        for replica in self.replicas:
+            if replica.waits_for_room is not None:
+                replica.feed(events.DrainRequested("abandoned"))
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _settle_starters(self, error: SbproxyError | None) -> None:
         for outcome in self._starters:
             if not outcome.done():
-                outcome.set_result(None)
-        self.gate.open(process.endpoint)
+                outcome.set_result(error)
 
-    def _reject(self, reason: AdmissionReason, error: SbproxyError | None) -> None:
-        def refusal() -> SbproxyError:
-            return error or self._rejection(reason)
-
-        self.gate.reject(refusal)
-        for outcome in self._starters:
-            if not outcome.done():
-                outcome.set_result(refusal())
-
-    def _rejection(self, reason: AdmissionReason) -> AdmissionRejected:
-        failure = self.machine.failure
+    def _rejection(self, replica: Replica, reason: AdmissionReason) -> AdmissionRejected:
+        failure = replica.machine.failure
         if reason == "draining":
-            return AdmissionRejected(self.id, reason, "", retry_after_ms=self._services.config.shutdown_deadline_ms)
+            return AdmissionRejected(self.id, reason, "", retry_after_ms=self.services.config.shutdown_deadline_ms)
         detail = failure.detail if failure else ""
         if failure and failure.hold:
             detail = f"{detail}; correct the cause, then run: sbproxy models reset {self.id}"
@@ -250,91 +311,17 @@ class Deployment:
         seconds = self.config.keep_alive_secs
         if seconds is None:
             return
-        self.keep_alive = KeepAlive(seconds, self.gate, self._unused)
+        if self.keep_alive is None:
+            self.keep_alive = KeepAlive(seconds, self.gate, self._unused)
         # "Unload as soon as idle" must not undo an operator's load before anybody could use it.
         if seconds > 0 or not self._for_operator:
             self.keep_alive.arm()
 
     def _unused(self) -> None:
-        self.feed(events.DrainRequested("keep_alive"))
-
-    def _await_permits(self) -> None:
-        self.gate.close()
-        if self.gate.active == 0:
-            self.feed(events.PermitsReturned())
-        else:
-            self._arm_deadline(self._services.config.shutdown_deadline_ms)
-
-    def _arm_deadline(self, after_ms: int) -> None:
-        loop = asyncio.get_running_loop()
-        due = loop.time() + after_ms / 1000
-        if self._deadline is not None:
-            due = min(due, self._deadline.when())
-            self._deadline.cancel()
-        self._deadline = loop.call_at(due, self._deadline_passed)
-
-    def _deadline_passed(self) -> None:
-        self._deadline = None
-        if self._drain is not None:
-            self._drain.timed_out = True
-        self.feed(events.DrainDeadlinePassed())
+        for replica in self.replicas:
+            replica.feed(events.DrainRequested("keep_alive"))
 
     def _gate_idle(self) -> None:
-        if self.machine.state == "draining" and self._deadline is not None:
-            self._cancel_deadline()
-            self.feed(events.PermitsReturned())
-        elif self.keep_alive is not None:
-            self.keep_alive.idle()
-
-    def _renew_gate(self) -> None:
-        if self._drain is not None:
-            self._drain.remaining_active += self.gate.active
-        self.gate.revoke()
-        self.gate = self._new_gate()
-
-    def _new_gate(self) -> Gate:
-        config = self.config
-        return Gate(
-            self.id,
-            self.generation,
-            max_active=config.concurrency,
-            max_depth=config.max_queue_depth,
-            queue_timeout_s=config.queue_timeout_ms / 1000,
-            cold_timeout_s=self._services.timings.readiness_s,
-            on_idle=self._gate_idle,
-            suspect=self.engine_suspect,
-        )
-
-    def _rested(self) -> None:
-        """Nothing of an engine is left: forget what belonged to it."""
-        self._rests += 1
-        self.run = None
-        self._drain = None
-        self.resident_bytes = None
-        self._for_operator = False
-        self._cancel_deadline()
         if self.keep_alive is not None:
-            self.keep_alive.disarm()
-            self.keep_alive = None
-
-    def _cancel_deadline(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
-
-    def _cancel_restart(self) -> None:
-        if self._restart is not None:
-            self._restart.cancel()
-            self._restart = None
-
-    _plain: dict[type[Command], Callable[[Deployment], None]] = {
-        lifecycle.PrepareArtifact: _prepare,
-        lifecycle.LaunchEngine: _launch,
-        lifecycle.CancelPreparation: _stop_run,
-        lifecycle.AdmitWaiters: _admit,
-        lifecycle.RevokePermits: _renew_gate,
-        lifecycle.ArmKeepAlive: _watch_idleness,
-        lifecycle.AwaitPermits: _await_permits,
-        lifecycle.StopEngine: _stop_run,
-        lifecycle.CancelRestart: _cancel_restart,
-    }
+            self.keep_alive.idle()
+        self.services.residency.standing_changed()

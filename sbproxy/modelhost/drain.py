@@ -18,6 +18,16 @@ class Drain:
     remaining_active: int = 0
     timed_out: bool = False
 
+    @classmethod
+    def of_all(cls, drains: list[Drain]) -> Drain:
+        """The drains of all replicas of one deployment, which share a queue."""
+        return cls(
+            active_at_start=sum(each.active_at_start for each in drains),
+            cancelled_queued=max((each.cancelled_queued for each in drains), default=0),
+            remaining_active=sum(each.remaining_active for each in drains),
+            timed_out=any(each.timed_out for each in drains),
+        )
+
     @property
     def note(self) -> str | None:
         """What the job of this drain must not hide; None when every request ended by itself."""

@@ -9,20 +9,18 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from sbproxy.artifacts.core.model import PullIntent, Snapshot
 from sbproxy.catalog.core.model import ResolvedArtifact
 from sbproxy.config.core.model_host import DeploymentConfig
-from sbproxy.devices.core.model import Device, Machine
+from sbproxy.devices.core.model import Machine
 from sbproxy.engines.core.model import EngineBinary, ExitKind, ExitVerdict, LaunchSpec
 from sbproxy.engines.driver import EngineDriver, EngineProcess
 from sbproxy.errors.artifacts import ArtifactError
 from sbproxy.errors.engines import EngineIncompatible, EngineLaunchFailed, EngineStopFailed
 from sbproxy.errors.modelhost import InsufficientMemory
 from sbproxy.errors.tree import SbproxyError
-from sbproxy.modelhost.core.device_choice import candidates
 from sbproxy.modelhost.core.events import (
     ArtifactVerified,
     EngineExited,
@@ -33,10 +31,12 @@ from sbproxy.modelhost.core.events import (
     PreparationFailed,
 )
 from sbproxy.modelhost.core.gguf import ModelShape
-from sbproxy.modelhost.core.memory_fit import Demand, estimate
-from sbproxy.modelhost.demand import demand_of, described, weight_file
+from sbproxy.modelhost.core.placement import Option, kernel_gap, kinds, options, shortfall
+from sbproxy.modelhost.core.residency import Claim
+from sbproxy.modelhost.demand import demand_of, described, launch_spec, no_device, policy_of
 from sbproxy.modelhost.gguf_header import shape_of
 from sbproxy.modelhost.health_watch import HealthWatch
+from sbproxy.modelhost.residency import Resident
 from sbproxy.modelhost.services import Services
 
 log = logging.getLogger(__name__)
@@ -47,6 +47,15 @@ class _StopAsked(Exception):
     """The run was told to end before it was done."""
 
 
+class Owner(Resident, Protocol):
+    """The deployment that a run works for."""
+
+    id: str
+    generation: int
+    config: DeploymentConfig
+    artifact: ResolvedArtifact
+
+
 class EngineRun:
     """``prepare`` and then ``launch`` run as tasks; both end by themselves soon after ``stop``.
 
@@ -55,18 +64,19 @@ class EngineRun:
 
     def __init__(
         self,
-        deployment: str,
-        generation: int,
-        config: DeploymentConfig,
-        artifact: ResolvedArtifact,
+        owner: Owner,
+        replica: int,
         services: Services,
         report: Callable[[Event], None],
+        waits: Callable[[Callable[[], str] | None], None],
     ) -> None:
-        self._holder = (deployment, generation)
-        self._config = config
-        self._artifact = artifact
+        self._owner = owner
+        self._holder = (owner.id, owner.generation, replica)
+        self._config = owner.config
+        self._artifact = owner.artifact
         self._services = services
         self._report = report
+        self._waits = waits
         self._stop = asyncio.Event()
         self._snapshot: Snapshot | None = None
         self._health: HealthWatch | None = None
@@ -98,7 +108,7 @@ class EngineRun:
             self._report(self._broken("its task was cancelled"))
             raise
         except Exception as error:  # the top of the run's task: a defect must not leave the generation half started
-            log.exception("preparation of %s generation %d broke", *self._holder)
+            log.exception("preparation of %s generation %d replica %d broke", *self._holder)
             self._report(self._broken(f"internal error: {error!r}"))
         else:
             self._report(ArtifactVerified())
@@ -120,7 +130,7 @@ class EngineRun:
         except ArtifactError as error:
             self._report(self._not_prepared(error))
         except Exception as error:  # the top of the run's task: a defect must not leave the generation half started
-            log.exception("the lease of %s generation %d broke", *self._holder)
+            log.exception("the lease of %s generation %d replica %d broke", *self._holder)
             if not reported:
                 self._report(self._crashed(f"internal error: {error!r}"))
         except asyncio.CancelledError:
@@ -148,7 +158,7 @@ class EngineRun:
             return await self._defect(self.process, error)
 
     async def _defect(self, process: EngineProcess | None, error: Exception) -> Event:
-        log.error("run of %s generation %d broke", *self._holder, exc_info=error)
+        log.error("run of %s generation %d replica %d broke", *self._holder, exc_info=error)
         if process is not None:
             try:
                 await self._end(process)
@@ -172,58 +182,56 @@ class EngineRun:
         services = self._services
         driver = services.driver(self._artifact.engine)
         self.binary = binary = await self._unless_stopped(services.supply.binary(driver))
-        model = snapshot.file(weight_file(self._artifact.variant))
         shape, machine = await asyncio.to_thread(self._look, snapshot)
-        spec = await self._choose(driver, binary, model, shape, machine)
+        option, spec = await self._placed(driver, binary, snapshot, shape, machine)
         if self._stop.is_set():
             raise _StopAsked
         started = asyncio.get_running_loop().time()
         self.process = process = await driver.launch(binary, spec)
         self.pid = process.pid
-        log.info("launch_started deployment=%s generation=%d pid=%d device=%s", *self._holder, process.pid, spec.device)
+        log.info(
+            "launch_started deployment=%s generation=%d replica=%d pid=%d device=%s",
+            *self._holder,
+            process.pid,
+            "+".join(device.name for device in option.devices),
+        )
         return await self._watch(process, started)
 
     def _look(self, snapshot: Snapshot) -> tuple[ModelShape | None, Machine]:
         """Blocking."""
         return shape_of(self._artifact, snapshot.path), self._services.devices.probe()
 
-    async def _choose(
-        self, driver: EngineDriver, binary: EngineBinary, model: Path, shape: ModelShape | None, machine: Machine
-    ) -> LaunchSpec:
-        """Reserve memory on the best device that the engine build can use, and return the launch for it."""
-        services, variant = self._services, self._artifact.variant
-        acceleration = services.engine_config(self._artifact.engine).acceleration
-        allowed = candidates(machine, variant.requirements.accelerators, acceleration)
+    async def _placed(
+        self, driver: EngineDriver, binary: EngineBinary, snapshot: Snapshot, shape: ModelShape | None, machine: Machine
+    ) -> tuple[Option, LaunchSpec]:
+        """Reserve room on devices that the engine build can use, and return the launch for it."""
+        services = self._services
+        policy = policy_of(self._artifact, self._config, services.config)
         demand = demand_of(self._artifact, self._config, shape)
+        taken = services.ledger.devices_of(self._holder[:2])
         refused: EngineIncompatible | None = None
-        for device in allowed:
-            spec = self._spec(model, demand, device)
+        for kind in kinds(machine, policy):
+            gap = kernel_gap(machine, kind, demand)
+            if gap is not None:
+                refused = EngineIncompatible(self._artifact.engine, gap)
+                continue
+            found = options(machine, kind, demand, policy, taken)
+            if not found:
+                config = self._config
+                short = shortfall(machine, kind, config.replicas, config.tensor_parallel or 1, taken)
+                refused = EngineIncompatible(self._artifact.engine, short or f"no {kind} devices are alike enough")
+                continue
             try:
+                spec = launch_spec(self._holder, self._config, snapshot, self._artifact, demand, found[0])
                 await asyncio.to_thread(driver.check, self._artifact, spec, binary)
             except EngineIncompatible as error:
                 refused = error
                 continue
-            need = estimate(demand, spec.device_indexes, services.config.safety_margin)
-            minimum = variant.requirements.min_memory_bytes
-            services.ledger.reserve(self._holder, need, device, minimum, described(demand))
-            return spec
-        kinds = ", ".join(variant.requirements.accelerators)
-        reason = f"acceleration {acceleration} and the variant's accelerators ({kinds}) leave no device of this machine"
-        raise refused or EngineIncompatible(self._artifact.engine, reason)
-
-    def _spec(self, model: Path, demand: Demand, device: Device) -> LaunchSpec:
-        return LaunchSpec(
-            deployment=self._holder[0],
-            generation=self._holder[1],
-            model_path=model,
-            context_tokens=demand.context_tokens,
-            parallel=demand.concurrency,
-            device=device.kind,
-            device_indexes=() if device.kind == "cpu" else (device.index,),
-            modality=demand.modality,
-            kv_quant=self._config.kv_quant,
-            extra_args=tuple(self._config.extra_args),
-        )
+            claim = Claim(self._holder[:2], found)
+            place = services.residency.place(self._holder, claim, self._owner, described(demand), self._waits)
+            option = await self._unless_stopped(place)
+            return option, launch_spec(self._holder, self._config, snapshot, self._artifact, demand, option)
+        raise refused or EngineIncompatible(self._artifact.engine, no_device(policy))
 
     async def _watch(self, process: EngineProcess, started: float) -> Event:
         """Readiness raced against exit and stop; what follows is ``_until_over``."""
@@ -238,7 +246,7 @@ class EngineRun:
         self.pid = process.pid
         self._launched("ready", ready_at - started)
         log.info(
-            "launch_ready deployment=%s generation=%d pid=%d seconds=%.1f",
+            "launch_ready deployment=%s generation=%d replica=%d pid=%d seconds=%.1f",
             *self._holder,
             process.pid,
             ready_at - started,

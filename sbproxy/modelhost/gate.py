@@ -1,7 +1,7 @@
-"""Lets requests in to one running engine: permits, waiting callers and their time-outs over the pure queue.
+"""Lets requests in to the replicas of one deployment: permits, waiting callers and their time-outs over the queue.
 
-One gate lives as long as one engine process; a new start gets a new gate, so that a permit of a dead engine can
-never be counted against the next one.
+One gate lives as long as its generation; each engine process is a place of its own in it, so that a permit of a dead
+engine can never be counted against the next one.
 """
 
 from __future__ import annotations
@@ -14,18 +14,35 @@ from typing import Literal
 from sbproxy.engines.core.model import Endpoint
 from sbproxy.errors.modelhost import AdmissionRejected
 from sbproxy.errors.tree import SbproxyError
-from sbproxy.modelhost.core.admission import AdmissionQueue
+from sbproxy.modelhost.core.admission import AdmissionQueue, Grant, Seat
 from sbproxy.modelhost.core.status import Priority
+
+
+@dataclass(slots=True, eq=False)
+class Place:
+    """One running engine in the gate. ``suspect`` is told when a request failed on it; ``idle`` when its last active
+    request ended."""
+
+    seat: Seat
+    endpoint: Endpoint
+    suspect: Callable[[str], None]
+    idle: Callable[[], None]
+    gone: bool = False
+
+    @property
+    def active(self) -> int:
+        return 0 if self.gone else self.seat.active
 
 
 class HostPermit:
     """Implements the gateway's ``Permit``."""
 
-    __slots__ = ("_gate", "deployment", "endpoint", "generation")
+    __slots__ = ("_gate", "_place", "deployment", "endpoint", "generation")
 
-    def __init__(self, gate: Gate, endpoint: Endpoint) -> None:
+    def __init__(self, gate: Gate, place: Place) -> None:
         self._gate: Gate | None = gate
-        self.endpoint = endpoint
+        self._place = place
+        self.endpoint = place.endpoint
         self.deployment = gate.deployment
         self.generation = gate.generation
 
@@ -33,11 +50,21 @@ class HostPermit:
         gate = self._gate
         if gate is not None:
             self._gate = None
-            gate.leave()
+            gate.leave(self._place)
 
     def engine_failed(self, detail: str) -> None:
-        if self._gate is not None:
-            self._gate.suspected(detail)
+        # The engine of a place that is gone is gone too, and the next one is not to blame.
+        if self._gate is not None and not self._place.gone:
+            self._place.suspect(detail)
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long callers wait, in seconds: ``queue_s`` for a place on a ready engine or for room on the machine,
+    ``cold_s`` while an engine starts (never less than ``queue_s``)."""
+
+    queue_s: float
+    cold_s: float
 
 
 @dataclass(slots=True)
@@ -47,52 +74,57 @@ class _Waiter:
 
 
 class Gate:
-    """Admission to one engine process. ``on_idle`` is called when the last permit comes back and nobody waits.
+    """Admission to one generation.
 
-    A caller waits at most ``queue_timeout_s`` for a permit of a ready engine. While the engine still starts, the
-    bound is ``cold_timeout_s``; the queue's own time begins when the engine is ready.
+    ``on_idle`` is called when the last permit comes back and nobody is due; ``on_forsaken`` when the last waiting
+    caller has left without a permit.
     """
 
     def __init__(
         self,
         deployment: str,
         generation: int,
+        queue: AdmissionQueue,
+        patience: Patience,
         *,
-        max_active: int,
-        max_depth: int,
-        queue_timeout_s: float,
-        cold_timeout_s: float,
         on_idle: Callable[[], None],
-        suspect: Callable[[str], None],
+        on_forsaken: Callable[[], None],
     ) -> None:
         self.deployment = deployment
         self.generation = generation
-        self._suspect = suspect
         self.idle_since: float | None = None
-        self._queue = AdmissionQueue(max_active, max_depth)
-        self._queue_timeout_s = queue_timeout_s
-        self._cold_timeout_s = max(cold_timeout_s, queue_timeout_s)
+        self._queue = queue
+        self._patience = patience
+        self._bound_s = max(patience.cold_s, patience.queue_s)
+        self._cause: Callable[[], str] | None = None
         self._on_idle = on_idle
-        self._endpoint: Endpoint | None = None
+        self._on_forsaken = on_forsaken
+        self._places: dict[Seat, Place] = {}
         self._waiters: dict[int, _Waiter] = {}
         self._last_ticket = 0
-        self._revoked = False
         self._time = asyncio.get_running_loop().time
 
     @property
     def active(self) -> int:
-        return 0 if self._revoked else self._queue.active
+        return self._queue.active
 
     @property
     def waiting(self) -> int:
         return self._queue.waiting
 
+    @property
+    def busy(self) -> bool:
+        """Somebody is active, or waits and is not parked."""
+        return self._queue.active > 0 or self._queue.due > 0
+
+    @property
+    def is_open(self) -> bool:
+        return self._queue.is_open
+
     def try_enter(self) -> HostPermit | None:
         """A permit at once, or None. The hot path: no clock, no timer, nothing allocated beside the permit."""
-        endpoint = self._endpoint
-        if endpoint is None or not self._queue.try_grant():
-            return None
-        return HostPermit(self, endpoint)
+        seat = self._queue.try_grant()
+        return None if seat is None else HostPermit(self, self._places[seat])
 
     async def enter(self, priority: Priority) -> HostPermit:
         """Wait for a permit. Raises AdmissionRejected (queue_full, queue_timeout) or what ``reject`` was given."""
@@ -103,9 +135,8 @@ class Gate:
         self._last_ticket += 1
         ticket = self._last_ticket
         if not self._queue.join(ticket, priority):
-            raise self._rejection("queue_full")
-        wait_s = self._queue_timeout_s if self._queue.is_open else self._cold_timeout_s
-        timer = loop.call_later(wait_s, self._expire, ticket)
+            raise self._full()
+        timer = loop.call_later(self._bound_s, self._expire, ticket)
         waiter = _Waiter(loop.create_future(), timer)
         self._waiters[ticket] = waiter
         try:
@@ -118,42 +149,52 @@ class Gate:
         finally:
             self._forget(ticket)
 
-    def open(self, endpoint: Endpoint) -> None:
-        """The engine is ready: grant what may run, and start the queue clock of the rest."""
-        self._endpoint = endpoint
-        self._settle(self._queue.open())
+    def open(self, endpoint: Endpoint, suspect: Callable[[str], None], idle: Callable[[], None]) -> Place:
+        """An engine is ready: grant what may run, and start the queue clock of the rest."""
+        seat, granted = self._queue.open_seat()
+        place = self._places[seat] = Place(seat, endpoint, suspect, idle)
+        self._settle(granted)
+        self.bound(self._patience.queue_s)
+        if not self.busy:
+            self._rest()
+        return place
+
+    def bound(self, seconds: float, cause: Callable[[], str] | None = None) -> None:
+        """From now on callers wait ``seconds``, those who wait already included; ``cause`` tells why at the end."""
+        self._bound_s, self._cause = seconds, cause
         loop = asyncio.get_running_loop()
         for ticket, waiter in self._waiters.items():
             waiter.timer.cancel()
-            waiter.timer = loop.call_later(self._queue_timeout_s, self._expire, ticket)
-        if self._queue.active == 0:
-            self._rest()
+            waiter.timer = loop.call_later(seconds, self._expire, ticket)
 
-    def leave(self) -> None:
+    def leave(self, place: Place) -> None:
         """One permit came back."""
-        if self._revoked:
+        if place.gone:
             return
-        queue = self._queue
-        granted = queue.release()
-        if granted:
-            self._settle(granted)
-        elif not queue.active:
+        self._settle(self._queue.release(place.seat))
+        if place.seat.active == 0:
+            place.idle()
+        if not self.busy:
             self._rest()
 
-    def suspected(self, detail: str) -> None:
-        """A request failed on the engine; that of a revoked gate is gone, and the next one is not to blame."""
-        if not self._revoked:
-            self._suspect(detail)
+    def close(self, place: Place) -> None:
+        """Admit nobody more there; issued permits stay good."""
+        self._queue.close_seat(place.seat)
 
-    def close(self) -> None:
-        """Admit nobody more; issued permits stay good."""
-        self._queue.close()
-        self._endpoint = None
+    def remove(self, place: Place) -> None:
+        """The engine is gone: its permits count no more and their release does nothing."""
+        place.gone = True
+        self._queue.remove_seat(place.seat)
+        self._places.pop(place.seat, None)
 
-    def revoke(self) -> None:
-        """The engine is gone: issued permits count no more and their release does nothing."""
-        self.close()
-        self._revoked = True
+    def hold(self) -> None:
+        """Serve who is due, and park newcomers."""
+        self._queue.hold()
+
+    def resume(self) -> None:
+        """Serve the parked ones too."""
+        if self._queue.holding:
+            self._settle(self._queue.resume())
 
     def reject(self, refusal: Callable[[], SbproxyError]) -> int:
         """Refuse everybody who waits; returns how many."""
@@ -168,30 +209,40 @@ class Gate:
         self.idle_since = self._time()
         self._on_idle()
 
-    def _settle(self, granted: list[int]) -> None:
-        endpoint = self._endpoint
-        for ticket in granted:
+    def _settle(self, granted: list[Grant]) -> None:
+        for ticket, seat in granted:
             future = self._waiters[ticket].future
-            if endpoint is None or future.done():
+            place = self._places[seat]
+            if future.done():
                 # The caller was cancelled and has not run yet; its place goes to the next one.
-                self.leave()
+                self.leave(place)
             else:
-                future.set_result(HostPermit(self, endpoint))
+                future.set_result(HostPermit(self, place))
 
     def _expire(self, ticket: int) -> None:
-        waiter = self._waiters[ticket]
+        future = self._waiters[ticket].future
+        if not future.done():
+            # Before it leaves, so that the text can tell its position.
+            future.set_exception(self._late(ticket))
         self._queue.leave(ticket)
-        if not waiter.future.done():
-            waiter.future.set_exception(self._rejection("queue_timeout"))
 
     def _forget(self, ticket: int) -> None:
         self._queue.leave(ticket)
         self._waiters.pop(ticket).timer.cancel()
+        if not self._waiters:
+            self._on_forsaken()
 
-    def _rejection(self, reason: Literal["queue_full", "queue_timeout"]) -> AdmissionRejected:
-        if reason == "queue_full":
-            detail = f"{self._queue.active} active and {self._queue.waiting} waiting are the limits"
-        else:
-            waited = self._queue_timeout_s if self._queue.is_open else self._cold_timeout_s
-            detail = f"no place became free within {waited:g} s"
-        return AdmissionRejected(self.deployment, reason, detail, retry_after_ms=int(self._queue_timeout_s * 1000))
+    def _full(self) -> AdmissionRejected:
+        detail = f"{self._queue.active} active and {self._queue.waiting} waiting are the limits"
+        return self._rejection("queue_full", detail)
+
+    def _late(self, ticket: int) -> AdmissionRejected:
+        waited = f"no place became free within {self._bound_s:g} s"
+        position = self._queue.position(ticket)
+        detail = f"{waited}, {position} of {self._queue.waiting} in the queue" if position else waited
+        if self._cause is not None:
+            detail = f"{detail}; {self._cause()}"
+        return self._rejection("queue_timeout", detail)
+
+    def _rejection(self, reason: Literal["queue_full", "queue_timeout"], detail: str) -> AdmissionRejected:
+        return AdmissionRejected(self.deployment, reason, detail, retry_after_ms=int(self._patience.queue_s * 1000))

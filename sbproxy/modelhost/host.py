@@ -18,6 +18,7 @@ from sbproxy.config.core.model_host import ModelHostConfig
 from sbproxy.engines.driver import EngineDriver
 from sbproxy.errors.modelhost import AdmissionRejected, UnknownDeployment
 from sbproxy.errors.tree import SbproxyError
+from sbproxy.modelhost.background import Background
 from sbproxy.modelhost.candidate import prepare_candidate
 from sbproxy.modelhost.core.jobs import JobId, JobKind, StopKind
 from sbproxy.modelhost.core.status import Availability, Priority, ReplicaState, StatusRow
@@ -28,8 +29,9 @@ from sbproxy.modelhost.job_desk import JobDesk
 from sbproxy.modelhost.ports import ArtifactStore, DeviceInventory, HostMetrics, JobStore
 from sbproxy.modelhost.pulls import PullDesk
 from sbproxy.modelhost.reload import Prepared
+from sbproxy.modelhost.residency import ReservationLedger, Residency
 from sbproxy.modelhost.roster import Roster
-from sbproxy.modelhost.services import Services, Timings
+from sbproxy.modelhost.services import Services, Timings, house_of
 from sbproxy.modelhost.status_rows import measure, status_row
 from sbproxy.near import near_names
 
@@ -66,6 +68,8 @@ class ModelHost:
         timings: Timings | None = None,
     ) -> None:
         self.jobs = JobDesk(jobs, clock)
+        background = Background()
+        residency = Residency(ReservationLedger(), devices, metrics, background, house=house_of(config))
         services = Services(
             config=config,
             store=store,
@@ -77,6 +81,8 @@ class ModelHost:
             metrics=metrics,
             clock=clock,
             timings=timings or Timings(),
+            residency=residency,
+            background=background,
         )
         self._roster = Roster(catalog, services)
         self._changing = asyncio.Lock()
@@ -123,10 +129,9 @@ class ModelHost:
         """Clear a failure at once. Raises UnknownDeployment or ResetRefused."""
         await self._roster.settled(deployment)
         target = self._find(deployment)
-        target.reset()
-        state = target.machine.state
+        state = target.reset()
         job = await self.jobs.open("reset", target.id)
-        target.journal.note_job(job.id)
+        target.note_job(job.id)
         job.finish()
         return ResetOutcome(deployment, state, job.id)
 
@@ -203,8 +208,9 @@ class ModelHost:
         services = self._roster.services
         now_ms = int(services.clock() * 1000)
         return [
-            status_row(each, services.ledger, self._availability.get(each.artifact.engine, "blocked"), now_ms)
+            status_row(each, replica, services.ledger, self._availability.get(each.artifact.engine, "blocked"), now_ms)
             for each in self._roster
+            for replica in each.replicas
         ]
 
     async def refresh(self) -> None:
@@ -260,7 +266,7 @@ class ModelHost:
                 await self._roster.settled(deployment)
                 # No await between here and what the work does first: a reload may retire what was found before one.
                 target = self._find(deployment)
-                target.journal.note_job(job.id)
+                target.note_job(job.id)
                 note = await work(target, job.id)
             except SbproxyError as error:
                 reason = error.reason if isinstance(error, AdmissionRejected) else error.code

@@ -1,4 +1,4 @@
-"""What people can read later about one generation: a log line a transition, a durable job a start and a drain.
+"""What people can read later about one replica: a log line a transition, a durable job a start and a drain.
 
 An operator's own job stands for the transition that it asks for; all others get one here. Moves nothing itself.
 """
@@ -19,9 +19,10 @@ log = logging.getLogger(__name__)
 class Journal:
     """``job_id`` is the job of the latest transition or operation, ours or an operator's."""
 
-    def __init__(self, deployment: str, generation: int, jobs: JobDesk) -> None:
+    def __init__(self, deployment: str, generation: int, replica: int, jobs: JobDesk) -> None:
         self._deployment = deployment
         self._generation = generation
+        self._replica = replica
         self._jobs = jobs
         self._job: Job | None = None
         self.job_id: JobId | None = None
@@ -29,9 +30,9 @@ class Journal:
     def moved(self, before: Generation, event: Event, after: Generation, drain: Drain | None) -> None:
         """Called once a transition is carried out. ``drain`` is the one that it belongs to."""
         cause = cause_of(event)
-        log.info("%s generation %d: %s -> %s cause=%s", *self._name, before.state, after.state, cause)
+        log.info("%s generation %d replica %d: %s -> %s cause=%s", *self._name, before.state, after.state, cause)
         if before.state == "draining" and drain is not None:
-            log.info("%s generation %d drained cause=%s %s", *self._name, before.stop_cause, drain)
+            log.info("%s generation %d replica %d drained cause=%s %s", *self._name, before.stop_cause, drain)
         self._settle(after, drain)
         if after.state == "assigned":
             self._open("launch", event.job if isinstance(event, StartRequested) else None)
@@ -51,7 +52,7 @@ class Journal:
         what = "nothing restarts it by itself" if restart_ms is None else f"restart in {restart_ms} ms"
         hold = f" held={failure.hold}" if failure.hold else ""
         log.warning(
-            "engine_failed deployment=%s generation=%d pid=%s reason=%s%s: %s; %s",
+            "engine_failed deployment=%s generation=%d replica=%d pid=%s reason=%s%s: %s; %s",
             *self._name,
             pid,
             failure.reason_code,
@@ -61,8 +62,8 @@ class Journal:
         )
 
     @property
-    def _name(self) -> tuple[str, int]:
-        return self._deployment, self._generation
+    def _name(self) -> tuple[str, int, int]:
+        return self._deployment, self._generation, self._replica
 
     def _open(self, kind: JobKind, operators: JobId | None) -> None:
         if operators is not None:

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from sbproxy.errors.modelhost import HandoffTimedOut
 from sbproxy.errors.tree import SbproxyError
 from sbproxy.modelhost.candidate import Candidate, drains_first, starts_now
 from sbproxy.modelhost.deployment import Deployment
@@ -94,7 +95,7 @@ class Prepared:
 
         async def one(name: str) -> None:
             async with slots:
-                await self._staged[name].start("warm")
+                await self._start_one(name)
 
         names = list(names)
         results = await asyncio.gather(*(one(name) for name in names), return_exceptions=True)
@@ -105,13 +106,24 @@ class Prepared:
             elif error is not None:
                 raise error
 
+    async def _start_one(self, name: str) -> None:
+        """A replacement has ``handoff_timeout_ms`` to be ready on all replicas while the old generation serves."""
+        new, old = self._staged[name], self._roster.deployments.get(name)
+        timeout_ms = self._candidate.services.config.handoff_timeout_ms
+        hands_over = old is not None and old.serving
+        try:
+            async with asyncio.timeout(timeout_ms / 1000 if hands_over else None):
+                await new.start("warm")
+        except TimeoutError:
+            raise HandoffTimedOut(name, timeout_ms) from None
+
     async def _drain_first(self, names: Iterable[str]) -> None:
         for name in names:
             old = self._roster.deployments[name]
             old.suspended = True
             self._held_down.append(old)
             # What somebody else is stopping already is not ours to bring back.
-            if old.machine.state != "draining":
+            if old.serving:
                 self._to_restore.append(old)
         await asyncio.gather(*(old.stop("reload") for old in self._held_down))
 

@@ -10,7 +10,7 @@ from sbproxy.catalog.core.model import Catalog
 from sbproxy.modelhost.core.desired import Desired
 from sbproxy.modelhost.core.events import StopCause
 from sbproxy.modelhost.deployment import Deployment
-from sbproxy.modelhost.services import Services
+from sbproxy.modelhost.services import Services, house_of
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class Roster:
 
     @property
     def resident(self) -> list[Deployment]:
-        return [deployment for deployment in self if deployment.machine.resident]
+        return [deployment for deployment in self if deployment.resident]
 
     def next_generation(self, name: str) -> int:
         """Grows for ever within a process, also over removals and failed candidates."""
@@ -79,6 +79,7 @@ class Roster:
             if self.deployments.get(name) is kept:
                 kept.adopt(services)
         self.catalog, self.services, self.deployments = catalog, services, deployments
+        services.residency.house = house_of(services.config)
         self.revision += 1
         self.retiring.update(losing)
         return losing

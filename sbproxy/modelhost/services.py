@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from sbproxy.config.core.model_host import EngineConfig, ModelHostConfig
+from sbproxy.config.core.model_host import ModelHostConfig
 from sbproxy.engines.driver import EngineDriver
 from sbproxy.errors.engines import EngineBlocked
 from sbproxy.modelhost.background import Background
 from sbproxy.modelhost.core.health import HealthPolicy
 from sbproxy.modelhost.core.lifecycle import RestartPolicy
+from sbproxy.modelhost.core.residency import House
 from sbproxy.modelhost.engine_supply import EngineSupply
 from sbproxy.modelhost.job_desk import JobDesk
 from sbproxy.modelhost.ports import ArtifactStore, DeviceInventory, HostMetrics
 from sbproxy.modelhost.pulls import PullDesk
-from sbproxy.modelhost.residency import ReservationLedger
+from sbproxy.modelhost.residency import ReservationLedger, Residency
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +47,12 @@ class Services:
     metrics: HostMetrics
     clock: Callable[[], float]
     timings: Timings
-    ledger: ReservationLedger = field(default_factory=ReservationLedger)
-    background: Background = field(default_factory=Background)
+    residency: Residency
+    background: Background
+
+    @property
+    def ledger(self) -> ReservationLedger:
+        return self.residency.ledger
 
     def driver(self, engine: str) -> EngineDriver:
         """Raises EngineBlocked for an engine that this host has no driver of."""
@@ -56,5 +61,7 @@ class Services:
             raise EngineBlocked(engine, f"this host runs {', '.join(sorted(self.drivers)) or 'no engine'}")
         return driver
 
-    def engine_config(self, engine: str) -> EngineConfig:
-        return next((block for name, block in self.config.engines.items() if name == engine), EngineConfig())
+
+def house_of(config: ModelHostConfig) -> House:
+    """The residency rules that a configuration sets."""
+    return House(config.cache.max_resident_models, config.cache.eviction == "lru")

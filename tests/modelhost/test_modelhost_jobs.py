@@ -198,7 +198,7 @@ def test_history_is_pruned_by_age_and_number(store_path: Path) -> None:
 def test_a_newer_version_of_the_file_is_numbered(store_path: Path) -> None:
     SqliteJobStore(store_path).close()
     with sqlite3.connect(store_path) as db:
-        assert db.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),) == (2,)
+        assert db.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),) == (3,)
         assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     db.close()
 

@@ -154,7 +154,7 @@ async def test_a_drain_that_cuts_answers_says_so_in_job_and_log(world: World, ca
         )
     told = [line for line in caplog.messages if "active_at_start" in line]
     report = "active_at_start=2 cancelled_queued=1 remaining_active=1 timed_out=true"
-    assert told == [f"chat generation 1 drained cause=operator {report}"]
+    assert told == [f"chat generation 1 replica 0 drained cause=operator {report}"]
     permits[1].release()
 
 
@@ -164,7 +164,7 @@ async def test_a_clean_drain_is_told_too(world: World, caplog: pytest.LogCapture
         await world.apply()
         await eventually(lambda: world.host.status() == [])
     report = "active_at_start=0 cancelled_queued=0 remaining_active=0 timed_out=false"
-    assert f"chat generation 1 drained cause=reload {report}" in caplog.messages
+    assert f"chat generation 1 replica 0 drained cause=reload {report}" in caplog.messages
 
 
 async def test_every_move_names_its_cause(world: World, caplog: pytest.LogCaptureFixture) -> None:
@@ -177,7 +177,7 @@ async def test_every_move_names_its_cause(world: World, caplog: pytest.LogCaptur
         world.driver.alive[0].die()
         await world.until("chat", "failed")
         await world.until("chat", "ready")
-    moves = [line.removeprefix("chat generation 1: ") for line in caplog.messages if " -> " in line]
+    moves = [line.removeprefix("chat generation 1 replica 0: ") for line in caplog.messages if " -> " in line]
     start = ["assigned -> preparing cause=artifact_verified", "preparing -> ready cause=engine_ready"]
     assert moves == [
         "configured -> assigned cause=request", *start,

@@ -1,4 +1,4 @@
-"""Memory fit (contracts section 15), GGUF headers, the reservation ledger and the choice of a device."""
+"""Memory fit (contracts section 15) and GGUF headers."""
 
 from __future__ import annotations
 
@@ -8,31 +8,25 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sbproxy.catalog.core.model import Attention, ModelId, ResolvedArtifact, WorkerFacts
 from sbproxy.catalog.core.resolve import resolve
 from sbproxy.catalog.document import builtin_catalog
 from sbproxy.config.core.model_host import DeploymentConfig
-from sbproxy.devices.core.model import Device, Machine
-from sbproxy.errors.modelhost import InsufficientMemory
-from sbproxy.modelhost.core.device_choice import candidates
+from sbproxy.devices.core.model import Device
 from sbproxy.modelhost.core.gguf import GgufProblem, HeaderShort, ModelShape, parse_shape
 from sbproxy.modelhost.core.memory_fit import (
     Demand,
     classify,
     context_tokens,
     estimate,
-    free_bytes,
     kv_bytes_per_element,
-    refusal,
     weight_bytes,
 )
-from sbproxy.modelhost.core.status import MemoryEstimate
 from sbproxy.modelhost.demand import demand_of
 from sbproxy.modelhost.gguf_header import read_shape
-from sbproxy.modelhost.residency import ReservationLedger
 from support.model_host_parts import LLAMA, MIB, gguf, model
 from support.real_parts import real_model_path
 
@@ -115,22 +109,6 @@ def test_weights_are_the_exact_files_where_they_are_known() -> None:
     assert weight_bytes(no_files, "0.5B", ModelShape(1, 1, 1, parameters=494_032_768)) == int(494_032_768 * 0.56)
 
 
-def test_free_is_the_smaller_of_driver_and_ledger() -> None:
-    assert free_bytes(CPU, 0) == 900 * MIB
-    assert free_bytes(CPU, 300 * MIB) == 700 * MIB
-    assert free_bytes(CPU, 2000 * MIB) == 0
-
-
-def test_a_refusal_names_the_catalogs_minimum_when_that_is_the_reason() -> None:
-    need = MemoryEstimate((), MIB, MIB, MIB, MIB)
-    assert refusal("d", need, CPU, 10 * MIB, None) is None
-    refused = refusal("d", need, CPU, 10 * MIB, 20 * MIB, "context 5")
-    assert refused is not None
-    assert "the catalog asks for at least 20 MiB; context 5" in str(refused)
-    assert refusal("d", need, CPU, 4 * MIB, None) is None
-    assert refusal("d", need, CPU, 4 * MIB - 1, None) is not None
-
-
 # --- before the file is here ------------------------------------------------------------------------------------------
 
 
@@ -146,9 +124,7 @@ def test_a_large_context_is_counted_before_the_file_is_here(free_gib: int, fits:
     wanted = demand_of(artifact, DeploymentConfig(model="llama-3.1-8b-instruct"), None)
     need = estimate(wanted, (), 0.10)
     assert need.kv_bytes == 131_072 * 128 * 1024
-    device = Device(-1, "cpu", "system memory", free_gib << 30, free_gib << 30)
-    refused = refusal("d", need, device, device.free_bytes, artifact.variant.requirements.min_memory_bytes)
-    assert (refused is None) == fits
+    assert (need.total_bytes <= free_gib << 30) == fits
 
 
 def test_the_header_of_the_file_wins_over_the_catalog() -> None:
@@ -165,52 +141,6 @@ def test_the_catalog_counts_a_real_file_as_its_header_does() -> None:
     told = builtin_catalog().models[ModelId("smollm2-135m-instruct")]
     assert told.attention == Attention(header.layers, header.kv_heads, header.head_dim)
     assert told.context_length == header.context_length
-
-
-# --- reservations -----------------------------------------------------------------------------------------------------
-
-
-@settings(max_examples=60)
-@given(st.lists(st.tuples(st.integers(0, 6), st.integers(1, 500), st.booleans()), max_size=40))
-def test_reservations_never_exceed_the_device(moves: list[tuple[int, int, bool]]) -> None:
-    ledger = ReservationLedger()
-    for number, size, give_back in moves:
-        holder = (f"d{number}", 1)
-        if give_back or ledger.held_by(holder) is not None:
-            ledger.release(holder)
-            continue
-        with contextlib.suppress(InsufficientMemory):
-            ledger.reserve(holder, MemoryEstimate((), size * MIB, 0, 0, 0), CPU, None, "")
-        assert ledger.reserved_bytes(-1) <= CPU.total_bytes
-    assert ledger.reserved_bytes(0) == 0
-
-
-def test_a_holder_can_be_left_out_of_the_sum() -> None:
-    ledger = ReservationLedger()
-    ledger.reserve(("a", 1), MemoryEstimate((), 5, 0, 0, 0), CPU, None, "")
-    ledger.reserve(("b", 1), MemoryEstimate((), 7, 0, 0, 0), CPU, None, "")
-    assert ledger.reserved_bytes(-1, without=frozenset({("a", 1)})) == 7
-    ledger.release(("a", 1))
-    ledger.release(("a", 1))
-    assert (ledger.reserved_bytes(-1), len(ledger)) == (7, 1)
-
-
-def card(index: int, free: int) -> Device:
-    return Device(index, "cuda", f"gpu{index}", 100, free)
-
-
-@pytest.mark.parametrize(
-    ("acceleration", "accelerators", "expected"),
-    [
-        ("auto", ("cpu", "cuda"), [1, -1]), ("cuda", ("cpu", "cuda"), [1]), ("cpu", ("cpu", "cuda"), [-1]),
-        ("vulkan", ("cpu", "cuda"), [1]), ("auto", ("cpu",), [-1]), ("auto", ("cuda",), [1]), ("cuda", ("cpu",), []),
-        ("metal", ("cpu", "metal", "cuda"), []),
-    ],
-)  # fmt: skip
-def test_device_choice(acceleration: str, accelerators: tuple[str, ...], expected: list[int]) -> None:
-    machine = Machine("linux", "x86_64", 2, (CPU, card(0, 40), card(1, 90)))
-    found = candidates(machine, accelerators, acceleration)  # type: ignore[arg-type]
-    assert [device.index for device in found] == expected
 
 
 # --- GGUF headers -----------------------------------------------------------------------------------------------------

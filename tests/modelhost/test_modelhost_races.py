@@ -65,7 +65,7 @@ async def test_a_stop_around_the_end_of_an_engine_leaves_nothing(
             engine.die()
         await turns(count)
         await target.stop("operator")
-        assert not target.machine.restart_pending
+        assert not target.replicas[0].machine.restart_pending
         assert world.driver.alive == []
         target.reset()
     assert defects(caplog) == []
@@ -105,11 +105,11 @@ async def test_a_recreate_that_is_cancelled_while_the_old_one_drains_restores_it
     prepared = await world.host.prepare(world.catalog, host_config(chat=recreate | {"max_context": 64}))
     commit = asyncio.create_task(prepared.commit())
     old = world.host._roster.deployments["chat"]
-    await eventually(lambda: old.machine.state == "draining")
+    await eventually(lambda: old.replicas[0].machine.state == "draining")
     commit.cancel()
     with pytest.raises(asyncio.CancelledError):
         await commit
-    assert old.machine.state == "draining"
+    assert old.replicas[0].machine.state == "draining"
     permit.release()
     await world.until("chat", "ready")
     assert (world.row("chat")["generation"], world.row("chat")["state"]) == (1, "ready")
@@ -279,6 +279,6 @@ async def test_a_defect_anywhere_in_a_run_wedges_nothing(world: World, kind: typ
                 await world.host.acquire("chat", "standard")
         async with asyncio.timeout(1):
             await target.stop("operator")
-    assert target.machine.state in ("stopped", "failed")
+    assert target.replicas[0].machine.state in ("stopped", "failed")
     for engine in world.driver.alive:
         engine.die()

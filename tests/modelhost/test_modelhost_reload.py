@@ -237,7 +237,6 @@ async def test_the_foundation_may_change_only_with_nothing_resident(world: World
 @pytest.mark.parametrize(
     ("change", "field"),
     [
-        ({"replicas": 2, "variant": "q4"}, "replicas"),
         ({"tensor_parallel": 2}, "tensor_parallel"),
         ({"heterogeneous_variants": True}, "heterogeneous_variants"),
         ({"required_labels": {"zone": "a"}}, "required_labels"),
@@ -253,7 +252,7 @@ async def test_intent_that_this_host_cannot_carry_is_refused_by_name(
 
 
 async def test_another_authority_is_refused(world: World) -> None:
-    config = ModelHostConfig.model_validate({"authority": "admin_managed", "store_path": "/x"})
+    config = ModelHostConfig.model_validate({"authority": "cluster_authority"})
     with pytest.raises(InvalidDesired, match="authority"):
         await world.host.prepare(world.catalog, config)
 
@@ -362,5 +361,5 @@ async def test_an_engine_failure_is_logged_with_what_follows(world: World, caplo
     await world.until("chat", "failed")
     said = next(entry for entry in caplog.records if entry.getMessage().startswith("engine_failed"))
     assert said.levelname == "WARNING"
-    expected = f"engine_failed deployment=chat generation=1 pid={engine.pid} reason=engine_unhealthy: crash: scripted"
-    assert said.getMessage() == f"{expected}; restart in 5 ms"
+    expected = f"engine_failed deployment=chat generation=1 replica=0 pid={engine.pid} reason=engine_unhealthy:"
+    assert said.getMessage() == f"{expected} crash: scripted; restart in 5 ms"

@@ -87,21 +87,17 @@ def status_word(state: ArtifactState) -> str:
 
 def fit_of(local: Local, artifact: ResolvedArtifact, deployment: DeploymentConfig) -> tuple[MemoryEstimate | None, Fit]:
     """What this deployment would be told at a start: the model host's own estimate, device choice and gate."""
-    from sbproxy.modelhost.core.device_choice import candidates
-    from sbproxy.modelhost.core.memory_fit import estimate, refusal
-    from sbproxy.modelhost.demand import demand_of
+    from sbproxy.modelhost.core.placement import kinds, options
+    from sbproxy.modelhost.demand import demand_of, policy_of
 
-    host = local.host
-    engine = next((each for name, each in host.engines.items() if name == artifact.engine), None)
-    requirements = artifact.variant.requirements
-    allowed = candidates(local.machine, requirements.accelerators, engine.acceleration if engine else "auto")
-    if not allowed:
-        return None, "capability-refused"
+    policy = policy_of(artifact, deployment, local.host)
     demand = demand_of(artifact, deployment, _shape(local, artifact))
-    need = estimate(demand, (allowed[0].index,), host.safety_margin)
-    best = allowed[0]
-    refused = refusal(artifact.model.id, need, best, best.free_bytes, requirements.min_memory_bytes)
-    return need, "too-large" if refused else "fits"
+    for kind in kinds(local.machine, policy):
+        found = options(local.machine, kind, demand, policy)
+        if found:
+            fits = any(all(each.free_bytes >= option.wanted_bytes for each in option.devices) for option in found)
+            return found[0].need, "fits" if fits else "too-large"
+    return None, "capability-refused"
 
 
 def _shape(local: Local, artifact: ResolvedArtifact) -> ModelShape | None:

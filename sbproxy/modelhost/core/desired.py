@@ -41,21 +41,19 @@ def plan(old: Mapping[str, Desired], new: Mapping[str, Desired]) -> DesiredPlan:
 
 
 def unsupported(config: ModelHostConfig) -> Iterator[InvalidDesired]:
-    """Settings that need more than one worker-local replica a deployment, each by name."""
-    if config.authority != "file_managed":
-        yield InvalidDesired("", "authority", f"{config.authority} is not supported by this version; use file_managed")
-    if config.cache.max_resident_models is not None:
-        yield InvalidDesired("", "cache.max_resident_models", "eviction is not supported by this version; remove it")
+    """Settings that mean something only among several nodes, each by name."""
+    if config.authority == "cluster_authority":
+        yield InvalidDesired(
+            "", "authority", "cluster_authority is not supported by this version; use file_managed or admin_managed"
+        )
     for name, deployment in config.deployments.items():
         for field, refused in (
-            ("replicas", deployment.replicas > 1),
             ("heterogeneous_variants", deployment.heterogeneous_variants),
-            ("tensor_parallel", (deployment.tensor_parallel or 1) > 1),
             ("required_labels", bool(deployment.required_labels)),
             ("spread_by", bool(deployment.spread_by)),
         ):
             if refused:
-                yield InvalidDesired(name, field, "this version runs one replica on one device of this machine")
+                yield InvalidDesired(name, field, "it places replicas on several nodes, and this host is one")
 
 
 def foundation_change(old: tuple[Catalog, ModelHostConfig], new: tuple[Catalog, ModelHostConfig]) -> str | None:

@@ -12,8 +12,12 @@ from sbproxy.modelhost.core.jobs import JobId
 StartCause = Literal["request", "load", "warm", "restore"]
 """Who wanted the engine: a request, an operator, a boot or reload, or a reload that is being undone."""
 
-StopCause = Literal["keep_alive", "operator", "reload", "shutdown", "crash", "unresponsive"]
-"""Why an engine went away. Eviction under memory pressure adds its own cause when several deployments compete."""
+StopCause = Literal["keep_alive", "capacity", "abandoned", "operator", "reload", "shutdown", "crash", "unresponsive"]
+"""Why an engine went away. ``capacity``: it was idle and another needed the room. ``abandoned``: everybody who had
+waited for its start left before there was room for it."""
+
+GENTLE: frozenset[StopCause] = frozenset({"keep_alive", "capacity", "abandoned"})
+"""Stops that nobody asked for: a request that comes meanwhile waits for the next start instead of being refused."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,6 @@
-"""The life of one generation of one deployment: which event moves it where, and what is to be done about it.
+"""The life of one replica of one generation: which event moves it where, and what is to be done about it.
 
-Decides only; ``sbproxy.modelhost.deployment`` feeds events and carries the commands out. A deployment has one
-replica so far: more replicas are more of these machines beside each other, under one deployment.
+Decides only; ``sbproxy.modelhost.replica`` feeds events and carries the commands out.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from sbproxy.engines.core.model import ExitKind, ExitVerdict
 from sbproxy.errors.engines import EngineLaunchFailed
 from sbproxy.errors.tree import SbproxyError
 from sbproxy.modelhost.core.events import (
+    GENTLE,
     ArtifactVerified,
     DrainDeadlinePassed,
     DrainRequested,
@@ -82,6 +82,16 @@ class Generation:
     def resident(self) -> bool:
         """An engine of this generation runs, starts or stops."""
         return self.state in ("assigned", "preparing", "ready", "draining")
+
+    @property
+    def gentle(self) -> bool:
+        """It drains, and will be started again for whoever comes meanwhile."""
+        return self.state == "draining" and self.lost is None and self.stop_cause in GENTLE
+
+    @property
+    def hopeful(self) -> bool:
+        """Somebody who waits may still be served by it without anybody else's help."""
+        return self.state in ("assigned", "preparing", "ready") or self.restart_pending or self.gentle
 
 
 # --- commands ---------------------------------------------------------------------------------------------------------
@@ -231,12 +241,16 @@ def _rest(now: Generation, event: Event, policy: RestartPolicy) -> Step:
 def _give_up(now: Generation, event: Event, policy: RestartPolicy) -> Step:
     assert isinstance(event, DrainRequested)  # noqa: S101 - narrows the type; the table guarantees it
     draining = replace(now, state="draining", stop_cause=event.cause)
-    return draining, (RejectWaiters("draining"), CancelPreparation())
+    return draining, (*_turn_away(event), CancelPreparation())
 
 
 def _drain(now: Generation, event: Event, policy: RestartPolicy) -> Step:
     assert isinstance(event, DrainRequested)  # noqa: S101 - narrows the type; the table guarantees it
-    return replace(now, state="draining", stop_cause=event.cause), (RejectWaiters("draining"), AwaitPermits())
+    return replace(now, state="draining", stop_cause=event.cause), (*_turn_away(event), AwaitPermits())
+
+
+def _turn_away(event: DrainRequested) -> tuple[Command, ...]:
+    return () if event.cause in GENTLE else (RejectWaiters("draining"),)
 
 
 def _stop(now: Generation, event: Event, policy: RestartPolicy) -> Step:
@@ -263,11 +277,17 @@ def _lose(now: Generation, event: Event, policy: RestartPolicy) -> Step:
 
 def _join(now: Generation, event: Event, policy: RestartPolicy) -> Step:
     assert isinstance(event, DrainRequested)  # noqa: S101 - narrows the type; the table guarantees it
+    if event.cause in GENTLE:
+        return now, ()
+    if now.gentle:
+        return replace(now, stop_cause=event.cause), (RejectWaiters("draining"),)
     # Whoever wants a hung engine gone wants no restart of it.
     return (now if now.lost is None else replace(now, lost=None, stop_cause=event.cause)), ()
 
 
-def _refuse_draining(now: Generation, event: Event, policy: RestartPolicy) -> Step:
+def _meet_draining(now: Generation, event: Event, policy: RestartPolicy) -> Step:
+    if now.gentle:
+        return now, ()  # the deployment starts it again once it is stopped, for those who wait
     return now, (RejectWaiters("draining" if now.lost is None else "engine_unhealthy"),)
 
 
@@ -312,7 +332,7 @@ TABLE: dict[tuple[ReplicaState, type[Event]], Transition] = {
     ("ready", EngineExited): _exited,
     ("ready", EngineUnresponsive): _lose,
     ("ready", DrainRequested): _drain,
-    ("draining", StartRequested): _refuse_draining,
+    ("draining", StartRequested): _meet_draining,
     ("draining", DrainRequested): _join,
     ("draining", PermitsReturned): _stop,
     ("draining", DrainDeadlinePassed): _cut,

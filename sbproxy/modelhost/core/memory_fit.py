@@ -1,6 +1,6 @@
-"""How much memory a deployment needs, and whether a device has it: one set of formulas for every caller (section 15).
+"""How much memory a deployment needs: one set of formulas for every caller (contracts section 15).
 
-Placement over several cards and replicas will search with the same functions; so far one device carries one engine.
+Where that memory could be is ``core.placement``, and who has it is ``core.residency``.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ from typing import Literal
 
 from sbproxy.catalog.core.model import Modality, Variant
 from sbproxy.catalog.core.parameters import parameter_count
-from sbproxy.devices.core.model import Device
-from sbproxy.errors.modelhost import InsufficientMemory
 from sbproxy.modelhost.core.gguf import ModelShape
 from sbproxy.modelhost.core.status import MemoryEstimate
 
@@ -105,29 +103,6 @@ def estimate(demand: Demand, device_indexes: tuple[int, ...], safety_margin: flo
     )
 
 
-def free_bytes(device: Device, reserved_bytes: int) -> int:
-    """The smaller of what the driver says is free and what our own reservations leave (field report 40)."""
-    return max(0, min(device.free_bytes, device.total_bytes - reserved_bytes))
-
-
-def refusal(
-    deployment: str, need: MemoryEstimate, device: Device, free: int, min_memory_bytes: int | None, detail: str = ""
-) -> InsufficientMemory | None:
-    """None when the estimate and the catalog's minimum both fit into ``free``; else every term of the refusal."""
-    floor = min_memory_bytes or 0
-    if max(need.total_bytes, floor) <= free:
-        return None
-    notes = [detail] if detail else []
-    if need.total_bytes <= free:
-        notes.insert(0, f"the catalog asks for at least {floor >> 20} MiB")
-    return InsufficientMemory(
-        deployment=deployment,
-        weight_bytes=need.weight_bytes,
-        kv_bytes=need.kv_bytes,
-        runtime_overhead_bytes=need.runtime_overhead_bytes,
-        safety_margin_bytes=need.safety_margin_bytes,
-        total_bytes=need.total_bytes,
-        free_bytes=free,
-        device=device.name,
-        detail="; ".join(notes),
-    )
+def amount(size: int) -> str:
+    """Bytes for people."""
+    return f"{size / (1 << 30):.1f} GiB" if size >= 1 << 30 else f"{size >> 20} MiB"
