@@ -15,8 +15,8 @@ from sbproxy.errors.modelhost import FoundationChanged
 from sbproxy.modelhost.core.desired import Desired, DesiredPlan, foundation_change, plan, unsupported
 from sbproxy.modelhost.core.gguf import ModelShape
 from sbproxy.modelhost.deployment import Deployment
-from sbproxy.modelhost.gguf_header import shape_of
 from sbproxy.modelhost.memory_check import MemoryCheck, Newcomer
+from sbproxy.modelhost.model_shape import shape_of
 from sbproxy.modelhost.roster import Roster
 from sbproxy.modelhost.services import Services
 

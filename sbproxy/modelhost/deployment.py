@@ -27,6 +27,10 @@ _RETRY_FAILED_S = 5.0
 """How often queued requests may try a replica again that failed beside ready ones."""
 
 
+class Superseded(Exception):
+    """A newer generation of the deployment has taken over: ask that one."""
+
+
 class Deployment:
     """``generation`` never changes; a changed configuration gets a new supervisor."""
 
@@ -56,6 +60,7 @@ class Deployment:
             on_forsaken=self._forsaken,
         )
         self.keep_alive: KeepAlive | None = None
+        self._superseded = False
         self._for_operator = False
         self._starters: set[asyncio.Future[SbproxyError | None]] = set()
         self._retried_at = float("-inf")
@@ -65,7 +70,9 @@ class Deployment:
     # --- requests -----------------------------------------------------------------------------------------------------
 
     async def acquire(self, priority: Priority) -> HostPermit:
-        """See ``ManagedModels.acquire``."""
+        """See ``ManagedModels.acquire``. Raises Superseded, also to those who wait, once a newer generation serves."""
+        if self._superseded:
+            raise Superseded
         try:
             if not self.gate.is_open:
                 self._wake()
@@ -207,6 +214,11 @@ class Deployment:
         for replica in targets:
             replica.feed(events.ResetRequested())
         return targets[0].machine.state
+
+    def supersede(self) -> None:
+        """A newer generation serves: whoever still waits here goes over to it."""
+        self._superseded = True
+        self.gate.reject(Superseded)
 
     def adopt(self, services: Services) -> None:
         """A reload kept this generation: the host's new settings hold from its next start or drain."""

@@ -34,8 +34,8 @@ from sbproxy.modelhost.core.gguf import ModelShape
 from sbproxy.modelhost.core.placement import Option, kernel_gap, kinds, options, shortfall
 from sbproxy.modelhost.core.residency import Claim
 from sbproxy.modelhost.demand import demand_of, described, launch_spec, no_device, policy_of
-from sbproxy.modelhost.gguf_header import shape_of
 from sbproxy.modelhost.health_watch import HealthWatch
+from sbproxy.modelhost.model_shape import shape_of
 from sbproxy.modelhost.residency import Resident
 from sbproxy.modelhost.services import Services
 

@@ -13,7 +13,6 @@ from typing import Literal
 
 from sbproxy.engines.core.model import Endpoint
 from sbproxy.errors.modelhost import AdmissionRejected
-from sbproxy.errors.tree import SbproxyError
 from sbproxy.modelhost.core.admission import AdmissionQueue, Grant, Seat
 from sbproxy.modelhost.core.status import Priority
 
@@ -196,7 +195,7 @@ class Gate:
         if self._queue.holding:
             self._settle(self._queue.resume())
 
-    def reject(self, refusal: Callable[[], SbproxyError]) -> int:
+    def reject(self, refusal: Callable[[], Exception]) -> int:
         """Refuse everybody who waits; returns how many."""
         refused = self._queue.reject_all()
         for ticket in refused:

@@ -6,6 +6,7 @@ Implements the gateway's ``ManagedModels``. Admin-managed desired state will fee
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -22,7 +23,7 @@ from sbproxy.modelhost.background import Background
 from sbproxy.modelhost.candidate import prepare_candidate
 from sbproxy.modelhost.core.jobs import JobId, JobKind, StopKind
 from sbproxy.modelhost.core.status import Availability, Priority, ReplicaState, StatusRow
-from sbproxy.modelhost.deployment import Deployment
+from sbproxy.modelhost.deployment import Deployment, Superseded
 from sbproxy.modelhost.engine_supply import EngineSupply
 from sbproxy.modelhost.gate import HostPermit
 from sbproxy.modelhost.job_desk import JobDesk
@@ -98,7 +99,9 @@ class ModelHost:
     async def acquire(self, deployment: str, priority: Priority) -> HostPermit:
         """See ``ManagedModels``. Waiting for a cold start is bounded by the longer of the queue time-out and the
         readiness deadline; the queue time-out itself runs only while the engine is ready."""
-        return await self._find(deployment).acquire(priority)
+        while True:
+            with contextlib.suppress(Superseded):
+                return await self._find(deployment).acquire(priority)
 
     def availability(self, deployment: str) -> Availability:
         """Raises UnknownDeployment."""

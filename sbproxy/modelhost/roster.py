@@ -82,6 +82,9 @@ class Roster:
         services.residency.house = house_of(services.config)
         self.revision += 1
         self.retiring.update(losing)
+        for old in losing:
+            if old.id in deployments:
+                old.supersede()
         return losing
 
     async def retire(self, losing: Deployment, cause: StopCause) -> None:

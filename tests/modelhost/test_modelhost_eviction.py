@@ -289,6 +289,27 @@ async def test_keep_alive_counts_for_all_replicas_together(tmp_path: Path) -> No
     await world.close()
 
 
+async def test_a_rolling_replacement_takes_the_queue_over_in_its_order(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    await world.apply(a={"warm": True})
+    held = await world.host.acquire("a", "standard")
+    order: list[int] = []
+
+    async def ask(number: int) -> None:
+        permit = await world.host.acquire("a", "standard")
+        order.append(number)
+        assert permit.generation == 2
+        permit.release()
+
+    waiting = [asyncio.create_task(ask(number)) for number in range(5)]
+    await asyncio.sleep(0.01)
+    await world.apply(a={"warm": True, "max_context": 64})
+    await asyncio.gather(*waiting)
+    assert order == [0, 1, 2, 3, 4]
+    held.release()
+    await world.close()
+
+
 @pytest.mark.parametrize("seed", range(8))
 async def test_a_crowd_settles_and_loses_nobody(tmp_path: Path, seed: int) -> None:
     """Random arrivals, departures, crashes, stops and evictions over replicas: every caller gets a permit or a typed

@@ -19,7 +19,7 @@ from sbproxy.engines.core.model import LaunchSpec
 from sbproxy.engines.driver import EngineProcess
 from sbproxy.modelhost.core.memory_fit import estimate
 from sbproxy.modelhost.demand import demand_of
-from sbproxy.modelhost.gguf_header import read_shape
+from sbproxy.modelhost.model_shape import read_shape
 from sbproxy.modelhost.status_rows import resident_bytes
 from support.real_parts import real_binary, real_engine_driver, real_model_path
 

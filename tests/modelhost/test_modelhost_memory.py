@@ -26,7 +26,7 @@ from sbproxy.modelhost.core.memory_fit import (
     weight_bytes,
 )
 from sbproxy.modelhost.demand import demand_of
-from sbproxy.modelhost.gguf_header import read_shape
+from sbproxy.modelhost.model_shape import read_shape
 from support.model_host_parts import LLAMA, MIB, gguf, model
 from support.real_parts import real_model_path
 

@@ -104,7 +104,7 @@ def _shape(local: Local, artifact: ResolvedArtifact) -> ModelShape | None:
     """The header of a cached GGUF file; without it the catalog sizes the KV cache."""
     from sbproxy.modelhost.core.gguf import GgufProblem
     from sbproxy.modelhost.demand import weight_file
-    from sbproxy.modelhost.gguf_header import read_shape
+    from sbproxy.modelhost.model_shape import read_shape
 
     state = local.foundation.store.state(artifact)
     if not isinstance(state, Ready) or artifact.variant.format != "gguf":

@@ -1,4 +1,4 @@
-"""Reads the header of a GGUF file from disk, a little more each time until the parser is content. Blocking."""
+"""Reads from disk what a memory estimate needs to know of a model: a GGUF header, or a ``config.json``. Blocking."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 from sbproxy.catalog.core.model import ResolvedArtifact
 from sbproxy.modelhost.core.gguf import MAX_HEADER_BYTES, GgufProblem, HeaderShort, ModelShape, parse_shape
+from sbproxy.modelhost.core.hf_config import MAX_BYTES, ConfigProblem, parse_config
 from sbproxy.modelhost.demand import weight_file
 
 log = logging.getLogger(__name__)
@@ -32,18 +33,24 @@ def read_shape(path: Path) -> ModelShape:
 
 
 def shape_of(artifact: ResolvedArtifact, snapshot: Path) -> ModelShape | None:
-    """The shape of a verified artifact; None for other formats and for a header that cannot be read.
+    """The shape of a verified artifact; None for one whose header or configuration is missing or cannot be read.
 
-    An unreadable header stops nobody: the engine is the judge of its files, and one newer than this parser must run.
-    The estimate then rests on the catalog, and the log says so.
+    That stops nobody: the engine is the judge of its files, and one newer than these parsers must run. The estimate
+    then rests on the catalog, and the log says so.
     """
-    if artifact.variant.format != "gguf":
-        return None
-    path = snapshot / weight_file(artifact.variant)
+    path = snapshot / (weight_file(artifact.variant) if artifact.variant.format == "gguf" else "config.json")
     try:
-        return read_shape(path)
-    except GgufProblem as problem:
+        return read_shape(path) if artifact.variant.format == "gguf" else _read_config(path)
+    except (GgufProblem, ConfigProblem, OSError) as problem:
         log.warning(
             "%s: %s: %s; its KV cache is estimated from the catalog alone", artifact.subject, path.name, problem
         )
         return None
+
+
+def _read_config(path: Path) -> ModelShape:
+    with path.open("rb") as file:
+        data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise ConfigProblem(f"it is larger than {MAX_BYTES} bytes")
+    return parse_config(data.decode("utf-8", "replace"))
