@@ -89,6 +89,7 @@ def launch_spec(
         kv_bytes=option.need.kv_bytes,
         total_bytes=option.need.total_bytes,
         device_total_bytes=min(device.total_bytes for device in option.devices),
+        offload_layers=option.offload_layers,
         prefix_caching=config.enable_prefix_caching,
         chunked_prefill=chunks is not None,
         max_batched_tokens=chunks.max_batched_tokens if chunks else None,

@@ -31,7 +31,7 @@ from sbproxy.modelhost.core.events import (
     PreparationFailed,
 )
 from sbproxy.modelhost.core.gguf import ModelShape
-from sbproxy.modelhost.core.placement import Option, kernel_gap, kinds, options, shortfall
+from sbproxy.modelhost.core.placement import Option, kernel_gap, kinds, options, shortfall, spills
 from sbproxy.modelhost.core.residency import Claim
 from sbproxy.modelhost.demand import demand_of, described, launch_spec, no_device, policy_of
 from sbproxy.modelhost.health_watch import HealthWatch
@@ -227,7 +227,7 @@ class EngineRun:
             except EngineIncompatible as error:
                 refused = error
                 continue
-            claim = Claim(self._holder[:2], found)
+            claim = Claim(self._holder[:2], found, spills(machine, kind, demand, policy, taken))
             place = services.residency.place(self._holder, claim, self._owner, described(demand), self._waits)
             option = await self._unless_stopped(place)
             return option, launch_spec(self._holder, self._config, snapshot, self._artifact, demand, option)

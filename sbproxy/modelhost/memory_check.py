@@ -11,7 +11,7 @@ from sbproxy.config.core.model_host import DeploymentConfig
 from sbproxy.devices.core.model import Device, Machine
 from sbproxy.errors.modelhost import InsufficientMemory, InvalidDesired
 from sbproxy.modelhost.core.gguf import ModelShape
-from sbproxy.modelhost.core.placement import Option, kinds, options, shortfall
+from sbproxy.modelhost.core.placement import Option, kinds, options, shortfall, spills
 from sbproxy.modelhost.core.residency import Generation, Holding, free_bytes
 from sbproxy.modelhost.demand import demand_of, described, policy_of
 from sbproxy.modelhost.services import Services
@@ -60,8 +60,8 @@ class MemoryCheck:
             if refused is not None:
                 continue
             if newcomer.starts_now:
-                for device in option.devices:
-                    planned[device.index] += option.need.total_bytes
+                for index, size in option.taken.items():
+                    planned[index] += size
             return {device.index for device in option.devices if device.kind != "cpu"}
         if refused is None:
             refused = self._none_left(newcomer, taken)
@@ -75,6 +75,7 @@ class MemoryCheck:
         policy = policy_of(newcomer.artifact, newcomer.config, self.services.config)
         for kind in kinds(self.machine, policy):
             yield from options(self.machine, kind, demand, policy, taken)
+            yield from spills(self.machine, kind, demand, policy, taken)
 
     def _none_left(self, newcomer: Newcomer, taken: set[int]) -> InvalidDesired | None:
         """More replicas or cards are asked for than there are. No device at all is the engine's refusal to make."""
@@ -86,10 +87,10 @@ class MemoryCheck:
         return None
 
     def _refusal(self, newcomer: Newcomer, option: Option, planned: defaultdict[int, int]) -> InsufficientMemory | None:
-        free = {device.index: self._free(newcomer, device, planned) for device in option.devices}
-        tightest = min(option.devices, key=lambda device: free[device.index])
-        if free[tightest.index] >= option.wanted_bytes:
+        free = {device.index: self._free(newcomer, device, planned) for device, _ in option.pools}
+        if all(free[device.index] >= wanted for device, wanted in option.pools):
             return None
+        tightest = min(option.devices, key=lambda device: free[device.index])
         need = option.need
         notes = [described(demand_of(newcomer.artifact, newcomer.config, newcomer.shape))]
         if need.total_bytes <= free[tightest.index]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -65,9 +65,9 @@ class Resident(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """What one replica holds: the estimate is per device."""
+    """What one replica holds: bytes by device index, and the estimate for one of its cards."""
 
-    devices: tuple[int, ...]
+    taken: Mapping[int, int]
     need: MemoryEstimate
 
 
@@ -80,25 +80,25 @@ class ReservationLedger:
         self.changed: Callable[[], None] = lambda: None
 
     def reserved_bytes(self, device_index: int, *, without: frozenset[Generation] = frozenset()) -> int:
-        return sum(
-            held.need.total_bytes
-            for holder, held in self._held.items()
-            if device_index in held.devices and holder[:2] not in without
-        )
+        return sum(held.taken.get(device_index, 0) for holder, held in self._held.items() if holder[:2] not in without)
 
     def held_by(self, holder: Holder) -> MemoryEstimate | None:
         reservation = self._held.get(holder)
         return reservation.need if reservation else None
 
+    def held_bytes(self, owner: Generation) -> int:
+        """What all replicas of one generation hold, over all devices."""
+        return sum(sum(held.taken.values()) for holder, held in self._held.items() if holder[:2] == owner)
+
     def devices_of(self, owner: Generation) -> frozenset[int]:
         """Devices that the replicas of one generation hold, the CPU (-1) left out."""
         return frozenset(
-            index for holder, held in self._held.items() if holder[:2] == owner for index in held.devices if index >= 0
+            index for holder, held in self._held.items() if holder[:2] == owner for index in held.taken if index >= 0
         )
 
     def reserve(self, holder: Holder, option: Option, resident: Resident) -> None:
         """Take what was decided on."""
-        self._held[holder] = Reservation(option.indexes, option.need)
+        self._held[holder] = Reservation(option.taken, option.need)
         self.residents[holder[:2]] = resident
 
     def release(self, holder: Holder) -> None:
@@ -113,8 +113,8 @@ class ReservationLedger:
         """Everything that is held, as ``asking`` sees it: its own deployment's engines never leave for it."""
         sums: defaultdict[Generation, defaultdict[int, int]] = defaultdict(lambda: defaultdict(int))
         for holder, held in self._held.items():
-            for index in held.devices:
-                sums[holder[:2]][index] += held.need.total_bytes
+            for index, size in held.taken.items():
+                sums[holder[:2]][index] += size
         return [
             Holding(
                 owner,
@@ -247,7 +247,7 @@ class Residency:
                     else:
                         self._refuse(waiting, decision)
                         continue
-            promised |= frozenset(option.indexes) if option.indexes else promised
+            promised |= frozenset(option.taken)
             count_promised |= isinstance(decision, Evict)
             waiting.waits(lambda waiting=waiting: self._why(waiting))  # type: ignore[misc]
         self._relent(frozenset(yielding))
@@ -311,8 +311,7 @@ class Residency:
         return f"it needs {total} and is {place} of {len(self._queue)} that wait for room, held by {held}"
 
     def _told(self, owner: Generation) -> str:
-        held = sum(each.need.total_bytes for holder, each in self.ledger._held.items() if holder[:2] == owner)
-        return f"{owner[0]} ({amount(held)})"
+        return f"{owner[0]} ({amount(self.ledger.held_bytes(owner))})"
 
 
 def _at_present(claim: Claim, machine: Machine) -> Claim:
@@ -320,8 +319,6 @@ def _at_present(claim: Claim, machine: Machine) -> Claim:
     now = {device.index: device for device in machine.devices}
     return Claim(
         claim.owner,
-        [
-            Option(tuple(now.get(device.index, device) for device in option.devices), option.need, option.floor_bytes)
-            for option in claim.options
-        ],
+        [option.at(now) for option in claim.options],
+        [option.at(now) for option in claim.last_resort],
     )

@@ -22,7 +22,7 @@ DENSE = {
 
 def test_a_dense_model() -> None:
     parameters = 151936 * 896 + 24 * (2 * 896**2 + 2 * 896 * 128 + 3 * 896 * 4864)
-    assert parse_config(json.dumps(DENSE)) == ModelShape(24, 2, 64, 32768, parameters, None, 4864)
+    assert parse_config(json.dumps(DENSE)) == ModelShape(24, 2, 64, 32768, parameters, None, 4864, 896)
 
 
 def test_a_mixture_of_experts_and_an_explicit_head_size() -> None:
@@ -34,7 +34,7 @@ def test_a_mixture_of_experts_and_an_explicit_head_size() -> None:
 
 def test_defaults_and_the_language_part_of_a_larger_model() -> None:
     told = {"text_config": {"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64}}
-    assert parse_config(json.dumps(told)) == ModelShape(2, 4, 16, 8192, None, None, None)
+    assert parse_config(json.dumps(told)) == ModelShape(2, 4, 16, 8192, None, None, None, 64)
 
 
 @pytest.mark.parametrize(

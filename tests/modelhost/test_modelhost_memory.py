@@ -147,7 +147,7 @@ def test_the_catalog_counts_a_real_file_as_its_header_does() -> None:
 
 
 def test_a_header_tells_the_shape() -> None:
-    assert parse_shape(LLAMA) == ModelShape(10, 2, 64, 4096)
+    assert parse_shape(LLAMA) == ModelShape(10, 2, 64, 4096, hidden=512)
 
 
 def test_optional_keys_and_lists() -> None:
@@ -161,7 +161,7 @@ def test_optional_keys_and_lists() -> None:
         moe__expert_count=16,
         moe__expert_feed_forward_length=128,
     )
-    assert parse_shape(data) == ModelShape(3, 8, 96, None, 7, 16, 128)
+    assert parse_shape(data) == ModelShape(3, 8, 96, None, 7, 16, 128, 512)
 
 
 @pytest.mark.parametrize(

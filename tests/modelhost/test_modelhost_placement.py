@@ -7,7 +7,8 @@ import pytest
 from sbproxy.devices.core.model import Device, Machine
 from sbproxy.modelhost.core.gguf import ModelShape
 from sbproxy.modelhost.core.memory_fit import Demand, WeightClass
-from sbproxy.modelhost.core.placement import Policy, kernel_gap, kinds, options, shortfall
+from sbproxy.modelhost.core.placement import Policy, kernel_gap, kinds, options, shortfall, spills
+from sbproxy.modelhost.core.residency import Claim, Evict, Holding, House, Place, decide
 
 GIB = 1 << 30
 CPU = Device(-1, "cpu", "system memory", 64 * GIB, 60 * GIB)
@@ -103,3 +104,39 @@ def test_the_cpu_is_one_pool_for_any_number_of_replicas() -> None:
     assert shortfall(machine(), "cpu", 5, 1, ()) is None
     assert shortfall(machine(), "cpu", 1, 2, ()) == "tensor_parallel 2 needs as many cards, and the CPU is none"
     assert options(machine(), "cpu", demand(), policy(tp=2)) == []
+
+
+def moe(engine: str = "llama_cpp", **shape: int | None) -> Demand:
+    told = {"experts": 8, "expert_feed_forward": 1 << 12, "hidden": 1 << 12} | shape
+    return Demand(16 * GIB, "q8", 4096, 1, "chat", engine, "auto", ModelShape(32, 8, 128, **told))  # type: ignore[arg-type]
+
+
+def test_a_mixture_of_experts_spills_the_fewest_layers_that_fit() -> None:
+    """A layer's experts are 3 x 4096 x 4096 x 8 weights of 1.06 bytes each: 407 MiB."""
+    here = machine(card(0, 12))
+    found = spills(here, "cuda", moe(), policy())
+    assert [option.offload_layers for option in found] == list(range(1, 33))
+    layer = int(3 * 4096 * 4096 * 8 * 1.06)
+    third = found[2]
+    assert third.need.weight_bytes == 16 * GIB - 3 * layer
+    assert third.taken == {0: third.need.total_bytes, -1: int(3 * layer * 1.1)}
+    claim = Claim(("moe", 1), options(here, "cuda", moe(), policy()), found)
+    decision = decide(claim, [], House())
+    assert isinstance(decision, Place)
+    layers = decision.option.offload_layers
+    assert decision.option.wanted_bytes <= 12 * GIB < found[layers - 2].wanted_bytes
+
+
+def test_spilling_is_the_last_resort() -> None:
+    wide = machine(card(0, 24))
+    claim = Claim(("moe", 1), options(wide, "cuda", moe(), policy()), spills(wide, "cuda", moe(), policy()))
+    held = Holding(("old", 1), {0: 8 * GIB}, "idle", 0)
+    decision = decide(claim, [held], House())
+    assert isinstance(decision, Evict), "an idle model leaves before a slower plan is taken"
+    assert decision.option.offload_layers == 0
+
+
+@pytest.mark.parametrize("demanded", [moe("vllm"), moe(experts=None), moe(hidden=None), demand("llama_cpp")])
+def test_only_llama_cpp_spills_and_only_what_it_knows(demanded: Demand) -> None:
+    assert spills(machine(card(0, 12)), "cuda", demanded, policy()) == []
+    assert spills(machine(card(0, 12)), "cpu", moe(), policy()) == []

@@ -43,6 +43,7 @@ class ModelShape:
     parameters: int | None = None
     experts: int | None = None
     expert_feed_forward: int | None = None
+    hidden: int | None = None
 
 
 class _Cursor:
@@ -149,6 +150,7 @@ def _shape(found: dict[str, _Value]) -> ModelShape:
         parameters=_figure(found, "general.parameter_count"),
         experts=_figure(found, f"{arch}.expert_count"),
         expert_feed_forward=_figure(found, f"{arch}.expert_feed_forward_length"),
+        hidden=width,
     )
 
 

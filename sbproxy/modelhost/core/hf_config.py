@@ -44,6 +44,7 @@ def parse_config(text: str) -> ModelShape:
         parameters=_parameters(document, layers, hidden, kv_heads * head_dim, experts),
         experts=experts,
         expert_feed_forward=_figure(document, "moe_intermediate_size") or _figure(document, "intermediate_size"),
+        hidden=hidden,
     )
 
 

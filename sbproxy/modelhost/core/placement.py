@@ -6,13 +6,13 @@ Decides only. What is free, and who may have to leave, is ``core.residency``; th
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from sbproxy.catalog.core.model import Accelerator
 from sbproxy.devices.core.model import Device, DeviceKind, Machine
-from sbproxy.modelhost.core.memory_fit import Demand, estimate
+from sbproxy.modelhost.core.memory_fit import BYTES_PER_WEIGHT, Demand, estimate
 from sbproxy.modelhost.core.status import MemoryEstimate
 
 Acceleration = Literal["auto", "cuda", "metal", "vulkan", "cpu"]
@@ -24,12 +24,18 @@ SPLITTING = ("vllm", "sglang")
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One way to run a replica: the estimate is per device, and every device of the set has to hold it."""
+    """One way to run a replica: the estimate is per device, and every device of the set has to hold it.
+
+    With ``offload_layers`` the experts of so many layers stay in the CPU's memory, where they take ``host_bytes``.
+    """
 
     devices: tuple[Device, ...]
     need: MemoryEstimate
     floor_bytes: int = 0
     """The catalog's minimum, which a single device must offer."""
+    offload_layers: int = 0
+    host: Device | None = None
+    host_bytes: int = 0
 
     @property
     def kind(self) -> DeviceKind:
@@ -43,6 +49,24 @@ class Option:
     def wanted_bytes(self) -> int:
         """What each device must have free."""
         return max(self.need.total_bytes, self.floor_bytes)
+
+    @property
+    def pools(self) -> tuple[tuple[Device, int], ...]:
+        """Every memory pool that this takes from, with the bytes that must be free there."""
+        host = ((self.host, self.host_bytes),) if self.host is not None else ()
+        return (*((device, self.wanted_bytes) for device in self.devices), *host)
+
+    @property
+    def taken(self) -> dict[int, int]:
+        """The bytes that are reserved, by device index."""
+        return {device.index: self.need.total_bytes for device in self.devices} | (
+            {self.host.index: self.host_bytes} if self.host is not None else {}
+        )
+
+    def at(self, now: Mapping[int, Device]) -> Option:
+        """The same on devices as they are now."""
+        host = self.host and now.get(self.host.index, self.host)
+        return replace(self, devices=tuple(now.get(each.index, each) for each in self.devices), host=host)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +118,38 @@ def options(
         for chosen in _sets(cards, degree)
         if not _gap(demand, chosen)
     ]
+
+
+def spills(
+    machine: Machine, kind: DeviceKind, demand: Demand, policy: Policy, taken: Collection[int] = ()
+) -> list[Option]:
+    """The last resort for a mixture of experts on one card: whole expert layers in CPU memory, the fewest first."""
+    layer = _expert_layer_bytes(demand)
+    if kind == "cpu" or layer is None or demand.shape is None or demand.engine != "llama_cpp":
+        return []
+    excluded = frozenset(taken)
+    cards = [card for card in machine.accelerated if card.kind == kind and card.index not in excluded]
+    cards.sort(key=lambda card: (-card.free_bytes, card.index))
+    found: list[Option] = []
+    for layers in range(1, demand.shape.layers + 1):
+        spilt = min(layers * layer, demand.weight_bytes)
+        lighter = replace(demand, weight_bytes=demand.weight_bytes - spilt)
+        host_bytes = int(spilt * (1 + policy.safety_margin))
+        for card in cards:
+            on_card = _option((card,), lighter, policy, 1)
+            found.append(
+                replace(on_card, floor_bytes=0, offload_layers=layers, host=machine.cpu, host_bytes=host_bytes)
+            )
+    return found
+
+
+def _expert_layer_bytes(demand: Demand) -> int | None:
+    """Bytes that the experts of one layer weigh: three matrices each; None where the model does not tell."""
+    shape = demand.shape
+    if shape is None or not (shape.experts and shape.expert_feed_forward and shape.hidden):
+        return None
+    weights = 3 * shape.hidden * shape.expert_feed_forward * shape.experts
+    return int(weights * BYTES_PER_WEIGHT[demand.weight_class])
 
 
 def kernel_gap(machine: Machine, kind: DeviceKind, demand: Demand) -> str | None:

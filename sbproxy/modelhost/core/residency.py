@@ -36,10 +36,12 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What one replica asks for. ``options`` is not empty, and in the order of preference."""
+    """What one replica asks for. ``options`` is not empty, and in the order of preference; ``last_resort`` is looked
+    at when none of them could be even on an empty machine."""
 
     owner: Generation
     options: Sequence[Option]
+    last_resort: Sequence[Option] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,7 @@ class _Scene:
         return free_bytes(device, self.holdings, gone)
 
     def fits(self, option: Option, gone: frozenset[Generation]) -> bool:
-        return all(self.free(device, gone) >= option.wanted_bytes for device in option.devices)
+        return all(self.free(device, gone) >= wanted for device, wanted in option.pools)
 
     def counts(self, gone: frozenset[Generation]) -> bool:
         """Whether the number of resident models allows one more."""
@@ -126,7 +128,7 @@ class _Scene:
         return self.house.count_promised and self.claim.owner[0] not in self.resident
 
     def promised(self, option: Option) -> bool:
-        return any(device.index in self.house.promised for device in option.devices)
+        return any(device.index in self.house.promised for device, _ in option.pools)
 
 
 def free_bytes(device: Device, holdings: Sequence[Holding], gone: frozenset[Generation]) -> int:
@@ -151,6 +153,10 @@ def decide(claim: Claim, holdings: Sequence[Holding], house: House) -> Decision:
         found = [each for each in decisions if isinstance(each, wanted)]
         if found:
             return min(found, key=_cost)
+    hopeless = all(isinstance(each, Refused) and each.reason == "too_large" for each in decisions)
+    if hopeless and claim.last_resort:
+        spilling = decide(Claim(claim.owner, claim.last_resort), holdings, house)
+        return decisions[0] if isinstance(spilling, Refused) and spilling.reason == "too_large" else spilling
     return decisions[0]
 
 
@@ -217,12 +223,12 @@ def _victims(
 
 
 def _helps(scene: _Scene, option: Option, each: Holding, gone: frozenset[Generation]) -> bool:
-    short = any(each.on(device.index) and scene.free(device, gone) < option.wanted_bytes for device in option.devices)
+    short = any(each.on(device.index) and scene.free(device, gone) < wanted for device, wanted in option.pools)
     return short or not scene.counts(gone)
 
 
 def _refused(scene: _Scene, option: Option, free: int, possible: int, holders: Sequence[Holding]) -> Refused:
-    here = [each for each in holders if any(each.on(device.index) for device in option.devices)]
+    here = [each for each in holders if any(each.on(device.index) for device, _ in option.pools)]
     count = scene.fits(option, frozenset())
     return Refused(option, free, possible, "count" if count else "held", _named(holders if count else here))
 
