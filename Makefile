@@ -1,4 +1,4 @@
-.PHONY: run test check bench
+.PHONY: run test test-vllm check bench
 
 run:            ## install what is missing, then serve the starter model on this machine
 	@scripts/bootstrap
@@ -7,6 +7,10 @@ run:            ## install what is missing, then serve the starter model on this
 test:           ## everything CI runs
 	@scripts/bootstrap --dev
 	@scripts/test
+
+test-vllm:      ## the vLLM driver against real vLLM on the CPU; installs 4 GB under .build the first time
+	@scripts/bootstrap --dev
+	@scripts/test-vllm
 
 check:          ## the fast gates: format, lint, types, import contracts, unit tests
 	@scripts/bootstrap --dev

@@ -24,14 +24,14 @@ PasswordStdinOption = Annotated[
 ]
 
 
-def connect(url: str, username: str, *, password_stdin: bool) -> AdminClient:
-    """A client for the daemon; CredentialMissing when there is no password to offer."""
+def connect(url: str, username: str, *, password_stdin: bool, timeout_s: float | None = None) -> AdminClient:
+    """A client for the daemon; CredentialMissing when there is no password to offer. ``timeout_s`` is for an answer."""
     from sbproxy.client import AdminClient
 
     password = read_password() if password_stdin else os.environ.get(PASSWORD_VARIABLE, "")
     if not password:
         raise CredentialMissing(url)
-    return AdminClient(url, username, password)
+    return AdminClient(url, username, password, **({} if timeout_s is None else {"timeout": timeout_s}))
 
 
 def password_or_prompt(url: str, username: str) -> str:

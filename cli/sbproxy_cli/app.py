@@ -7,7 +7,20 @@ from typing import Annotated
 
 import typer
 
-from sbproxy_cli import admin, completions, config, diagnostics, doctor, run, serve, tui, validate, version_command
+from sbproxy_cli import (
+    admin,
+    apply,
+    completions,
+    config,
+    diagnostics,
+    doctor,
+    plan,
+    run,
+    serve,
+    tui,
+    validate,
+    version_command,
+)
 from sbproxy_cli.invocation import Invocation, LogFormat, LogLevel
 from sbproxy_cli.models import app as models
 
@@ -75,6 +88,8 @@ def _on_the_line(context: typer.Context, name: str) -> bool:
 app.command("serve")(serve.serve)
 app.command("run")(run.run)
 app.command("validate")(validate.validate)
+app.command("plan")(plan.plan)
+app.command("apply")(apply.apply)
 app.command("doctor")(doctor.doctor)
 app.command("tui")(tui.tui)
 app.command("completions")(completions.completions)

@@ -11,6 +11,8 @@ COMMANDS = (
     "serve",
     "run",
     "validate",
+    "plan",
+    "apply",
     "config",
     "doctor",
     "models",

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from sbproxy_cli import output
+from sbproxy_cli import diagnostics, output
 from sbproxy_cli.boundary import verb
 from sbproxy_cli.invocation import current
 
@@ -25,12 +25,15 @@ def print_config(
     """Print the document with every default filled in; secrets are masked, references stay."""
     chosen = current(context).required_config(path)
     from sbproxy.config.load import load_file
-    from sbproxy.config.printed import as_yaml
+    from sbproxy.config.printed import as_yaml, lowering_notes
 
     loaded = load_file(chosen, os.environ, resolve_secrets=False)
     if as_json:
         from sbproxy.config.core.effective import effective
 
+        # JSON has no place for the comments that the YAML form begins with.
+        for note in lowering_notes(loaded):
+            diagnostics.note(note)
         output.document(effective(loaded.config, loaded.references))
     else:
         output.block(as_yaml(loaded))

@@ -8,9 +8,25 @@ from sbproxy.errors import SbproxyError
 from sbproxy.errors.admin import AdminError
 from sbproxy.errors.artifacts import ArtifactError
 from sbproxy.errors.catalog import CatalogError
-from sbproxy.errors.cli import CliError, ModelNotReady, PortTaken, PullsFailed, SystemRefused
-from sbproxy.errors.client import ClientError
-from sbproxy.errors.config import ConfigError
+from sbproxy.errors.cli import (
+    ApplyLocked,
+    CliError,
+    ModelNotReady,
+    PlanStale,
+    PortTaken,
+    PullsFailed,
+    SystemRefused,
+)
+from sbproxy.errors.client import (
+    ClientError,
+    DaemonRefused,
+    DaemonSilent,
+    DaemonUnreachable,
+    Forbidden,
+    ProtocolMismatch,
+    Unauthorized,
+)
+from sbproxy.errors.config import ConfigError, ConfigInvalid
 from sbproxy.errors.daemon import DaemonError
 from sbproxy.errors.engines import EngineError
 from sbproxy.errors.gateway import GatewayError
@@ -43,6 +59,20 @@ CAUSES: dict[type[SbproxyError], Cause] = {
 
 DAEMON_VERBS = ("serve", "run")
 
+APPLY_CODES: dict[type[SbproxyError], int] = {
+    PlanStale: 5,
+    ApplyLocked: 6,
+    DaemonUnreachable: 7,
+    DaemonSilent: 7,
+    DaemonRefused: 4,
+    Forbidden: 4,
+    Unauthorized: 4,
+    ProtocolMismatch: 4,
+    ConfigInvalid: 3,
+    CatalogError: 3,
+}
+"""`plan` and `apply` tell their callers apart what can be done about it; what is not here is 1."""
+
 
 def cause(leaf: type[SbproxyError]) -> Cause:
     """Raises KeyError for a leaf of a branch that has no row."""
@@ -54,6 +84,8 @@ def cause(leaf: type[SbproxyError]) -> Cause:
 
 def exit_code(verb: str, error: SbproxyError) -> int:
     """1 for what goes wrong in a daemon that this command is, and for any configuration that serve refuses; else 2."""
+    if verb in ("plan", "apply"):
+        return next((APPLY_CODES[kind] for kind in type(error).__mro__ if kind in APPLY_CODES), 1)
     why = cause(type(error))
     if why == "runtime" and verb in DAEMON_VERBS:
         return 1

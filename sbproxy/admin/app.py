@@ -6,6 +6,7 @@ from aiohttp import web
 
 from sbproxy.admin.accounts import Accounts
 from sbproxy.admin.authentication import Authenticator
+from sbproxy.admin.config import ConfigRoutes
 from sbproxy.admin.control import ControlRoutes
 from sbproxy.admin.event_stream import EventStreams
 from sbproxy.admin.gate import Gate
@@ -17,6 +18,7 @@ from sbproxy.admin.replies import MAX_BODY
 from sbproxy.admin.requests import RequestRoutes
 from sbproxy.admin.session import SessionRoutes
 from sbproxy.admin.sessions import Sessions
+from sbproxy.admin.value import ValueRoutes
 
 
 def build_app(deps: AdminDeps) -> web.Application:
@@ -30,8 +32,10 @@ def build_app(deps: AdminDeps) -> web.Application:
         SessionRoutes(authenticator, gate),
         ModelHostRoutes(deps),
         JobRoutes(deps, streams),
+        ValueRoutes(deps),
         RequestRoutes(deps, streams),
         ControlRoutes(deps),
+        ConfigRoutes(deps),
     ):
         app.add_routes(resource.routes())
     app.on_response_prepare.append(gate.decorate)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import PurePath
-
 from aiohttp import web
 
 from sbproxy.admin import views
 from sbproxy.admin.ports import AdminDeps
-from sbproxy.admin.replies import refuse, reply, reply_json
+from sbproxy.admin.replies import refuse, reply, reply_json, without_folder
 from sbproxy.admin.statuses import reason_of, reload_status_of
 from sbproxy.errors import SbproxyError
 from sbproxy.observe.metrics import CONTENT_TYPE
@@ -49,8 +47,5 @@ class ControlRoutes:
         return web.Response(body=self._metrics_text(), headers={"Content-Type": CONTENT_TYPE})
 
     def _refused(self, error: SbproxyError) -> web.Response:
-        """The text names the file, never the folders that it lies in."""
-        text, path = str(error), self._reloader.config_path
-        if path:
-            text = text.replace(path, PurePath(path).name)
+        text = without_folder(str(error), self._reloader.config_path)
         return refuse(reload_status_of(error), text, code=reason_of(error))

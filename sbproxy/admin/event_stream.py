@@ -44,10 +44,16 @@ class StreamGap:
 
     first: int
     last: int
+    resume: int | None = None
+    """What the reader resumes after, where that is not ``last``: what is known of the missing events follows. How many
+    are missing is not said then, because an earlier process did not use all of its numbers."""
 
     def encode(self) -> bytes:
-        data = orjson.dumps({"from": self.first, "to": self.last, "missed": self.last - self.first + 1})
-        return b"event: gap\nid: %d\ndata: %b\n\n" % (self.last, data)
+        told = {"from": self.first, "to": self.last}
+        if self.resume is None:
+            told["missed"] = self.last - self.first + 1
+        resume = self.last if self.resume is None else self.resume
+        return b"event: gap\nid: %d\ndata: %b\n\n" % (resume, orjson.dumps(told))
 
 
 Item = StreamEvent | StreamGap

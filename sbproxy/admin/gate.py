@@ -35,8 +35,12 @@ PROBES = frozenset({"/healthz", "/health", "/readyz", "/ready", "/livez", "/live
 SESSION_ROUTES = frozenset({"/admin/login", "/admin/logout", "/admin/session"})
 PUBLIC = PROBES | SESSION_ROUTES | {"/.well-known/sbproxy/quote-keys.json"}
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-READS_QUERY = frozenset({"/api/requests", "/admin/model-host/jobs"})
+READS_QUERY = frozenset({"/api/requests", "/admin/model-host/jobs", "/admin/config"})
 """The routes that take query parameters; their handlers refuse what they do not know."""
+
+READS_YAML = frozenset({"/admin/config"})
+YAML_TYPES = ("application/yaml", "application/x-yaml", "text/yaml")
+"""None of them is a form's, so a page of another origin cannot send them unasked."""
 
 READ_ONLY_TEXT = "forbidden: read-only operator cannot perform this action"
 CSRF_TEXT = "CSRF token missing or invalid"
@@ -128,8 +132,8 @@ class Gate:
         if request.match_info.http_exception is None and route.resource is not None:
             if request.query and route.resource.canonical not in READS_QUERY:
                 raise UnknownParameter(next(iter(request.query))[:64], ())
-            if request.method not in SAFE_METHODS and request.body_exists and not _is_json(request.content_type):
-                raise BodyNotJson
+            if request.method not in SAFE_METHODS and request.body_exists:
+                _check_kind(request.content_type, yaml=route.resource.canonical in READS_YAML)
         return await handler(request)
 
     async def decorate(self, request: web.Request, response: web.StreamResponse) -> None:
@@ -169,5 +173,9 @@ class Gate:
         return origin if origin in self._cors else None
 
 
-def _is_json(content_type: str) -> bool:
-    return content_type == "application/json" or content_type.endswith("+json")
+def _check_kind(content_type: str, *, yaml: bool) -> None:
+    """Raises BodyNotJson."""
+    if yaml and content_type not in YAML_TYPES:
+        raise BodyNotJson("YAML", YAML_TYPES[0])
+    if not yaml and content_type != "application/json" and not content_type.endswith("+json"):
+        raise BodyNotJson

@@ -1,9 +1,10 @@
-"""``/admin/model-host/jobs``: list, detail, the stream of one job and the stream of all (contracts section 18)."""
+"""``/admin/model-host/jobs``: list, detail, cancel, the stream of one job and that of all (contracts section 18)."""
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
 from contextlib import aclosing
 from dataclasses import replace
 from typing import cast
@@ -17,12 +18,13 @@ from sbproxy.admin.model_host import PREFIX
 from sbproxy.admin.ports import AdminDeps
 from sbproxy.admin.replies import refuse, reply
 from sbproxy.api.model_host import JobAnswer, JobsAnswer
-from sbproxy.errors.admin import InvalidJobId
-from sbproxy.errors.modelhost import UnknownJob
+from sbproxy.errors.admin import InvalidBody, InvalidJobId
+from sbproxy.errors.modelhost import JobNotCancellable, JobStoreUnusable, UnknownJob
 from sbproxy.errors.observe import InvalidParameter, UnknownParameter
 from sbproxy.modelhost.core.jobs import TERMINAL, JobId, JobRecord
 from sbproxy.modelhost.job_feed import Gap, JobEvent
 
+LOG = logging.getLogger("sbproxy.admin")
 _ULID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
 
 
@@ -38,21 +40,29 @@ class JobRoutes:
             web.get(f"{PREFIX}/jobs/stream", self.stream_all, allow_head=False),
             web.get(f"{PREFIX}/jobs/{{id}}", self.detail),
             web.get(f"{PREFIX}/jobs/{{id}}/stream", self.stream_one, allow_head=False),
+            web.post(f"{PREFIX}/jobs/{{id}}/cancel", self.cancel),
         ]
 
     async def index(self, request: web.Request) -> web.Response:
         """Oldest first; with ``limit`` only so many of the newest."""
         limit = _limit(request)
-        records = await self._jobs.list()
+        try:
+            records = await self._jobs.list()
+        except JobStoreUnusable as error:
+            return _unreadable(error)
         first = 0 if limit is None else max(0, len(records) - limit)
         return reply(JobsAnswer(jobs=[views.job(record) for record in records[first:]]))
 
     async def detail(self, request: web.Request) -> web.Response:
-        try:
-            record = await self._jobs.get(_job_id(request))
-        except UnknownJob as error:
-            return _unknown(error)
-        return reply(JobAnswer(job=views.job(record)))
+        return await _answered(self._jobs.get(_job_id(request)), 200)
+
+    async def cancel(self, request: web.Request) -> web.Response:
+        """202 with the job as it stands: it fails as ``cancelled`` soon after, unless it was just done. Asking twice
+        is no error. Our own route; the documents name none."""
+        job_id = _job_id(request)
+        if await request.read():
+            raise InvalidBody("cancelling takes no body")
+        return await _answered(self._jobs.cancel(job_id), 202)
 
     async def stream_all(self, request: web.Request) -> web.StreamResponse:
         """What is kept after ``Last-Event-ID``, then every change; ends only with the listener or the reader."""
@@ -71,6 +81,8 @@ class JobRoutes:
             await self._jobs.get(job_id)
         except UnknownJob as error:
             return _unknown(error)
+        except JobStoreUnusable as error:
+            return _unreadable(error)
 
         async def finished() -> StreamEvent | None:
             record = await self._jobs.get(job_id)
@@ -82,7 +94,7 @@ class JobRoutes:
         async with aclosing(cast("AsyncGenerator[JobEvent | Gap, None]", self._jobs.follow(job_id, after))) as events:
             async for event in events:
                 if isinstance(event, Gap):
-                    yield StreamGap(event.first, event.last)
+                    yield StreamGap(event.first, event.last, event.resume)
                 else:
                     sent = _event(event.sequence, event.job)
                     yield sent if job_id is not None else replace(sent, last=False)
@@ -108,6 +120,23 @@ def _job_id(request: web.Request) -> JobId:
     if not _ULID.fullmatch(text):
         raise InvalidJobId(text[:64])
     return JobId(text)
+
+
+async def _answered(asked: Awaitable[JobRecord], status: int) -> web.Response:
+    try:
+        return reply(JobAnswer(job=views.job(await asked)), status)
+    except UnknownJob as error:
+        return _unknown(error)
+    except JobNotCancellable as error:
+        return refuse(409, str(error), code=error.code, extra={"job_id": error.job_id})
+    except JobStoreUnusable as error:
+        return _unreadable(error)
+
+
+def _unreadable(error: JobStoreUnusable) -> web.Response:
+    # Its text holds a path of the server; that stays in the log.
+    LOG.error("%s", error)
+    return refuse(502, "the job store cannot be read; inspect server logs", code=error.code)
 
 
 def _unknown(error: UnknownJob) -> web.Response:

@@ -9,12 +9,16 @@ from aiohttp import web
 from pydantic import ValidationError
 
 from sbproxy.admin import views
+from sbproxy.admin.audit import audit
+from sbproxy.admin.gate import PRINCIPAL
 from sbproxy.admin.ports import AdminDeps
-from sbproxy.admin.replies import read_object, refuse, reply
-from sbproxy.admin.statuses import reason_of, status_of
+from sbproxy.admin.replies import read_body, read_object, refuse, reply
+from sbproxy.admin.statuses import reason_of, replace_outcome_of, status_of
 from sbproxy.api.model_host import LifecycleAccepted, LifecycleRequest, ResetAnswer
 from sbproxy.errors import SbproxyError
 from sbproxy.errors.admin import AuthorityReadOnly, InvalidBody
+from sbproxy.errors.modelhost import DesiredStoreFailed, RuntimeCommitFailed
+from sbproxy.modelhost.core.desired_document import SOURCE_MODE, Replacement, parse_replacement
 
 LOG = logging.getLogger("sbproxy.admin")
 PREFIX = "/admin/model-host"
@@ -47,10 +51,24 @@ class ModelHostRoutes:
         return reply(views.catalog(self._host.catalog()))
 
     async def deployments(self, _request: web.Request) -> web.Response:
-        return reply(views.desired_state(self._host.desired_state()))
+        try:
+            return reply(views.desired_map(await self._host.desired_map()))
+        except DesiredStoreFailed as error:
+            return _replace_refused(error)
 
-    async def replace_deployments(self, _request: web.Request) -> web.Response:
-        raise AuthorityReadOnly(self._host.desired_state().authority)
+    async def replace_deployments(self, request: web.Request) -> web.Response:
+        authority = self._host.authority()
+        if authority != "admin_managed":
+            raise AuthorityReadOnly(authority)
+        replacement = parse_replacement(await read_body(request))
+        try:
+            done = await self._host.replace_deployments(replacement)
+        except SbproxyError as error:
+            if isinstance(error, RuntimeCommitFailed):
+                _audit_replaced(request, replacement, error.revision, error.content_digest, error.code)
+            return _replace_refused(error)
+        _audit_replaced(request, replacement, done.revision, done.content_digest, "replaced")
+        return reply(views.replaced(done))
 
     async def status(self, _request: web.Request) -> web.Response:
         return reply(views.host_status(self._host.status(), self._host.runtime_revision()))
@@ -82,6 +100,32 @@ class ModelHostRoutes:
             return reply(ResetAnswer(deployment=deployment, state=done.state, job_id=done.job_id))
 
         return await _lifecycle(request, "reset", act)
+
+
+def _replace_refused(error: SbproxyError) -> web.Response:
+    status, code = replace_outcome_of(error)
+    text = str(error)
+    if status >= 500 and not isinstance(error, RuntimeCommitFailed):
+        # Paths, other programs' output and transport diagnostics stay in the log.
+        LOG.error("deployments: %s", error)
+        text = f"the deployments are as they were ({code}); inspect server logs"
+    return refuse(status, text, code=code, extra=views.refusal_fields(error))
+
+
+def _audit_replaced(request: web.Request, asked: Replacement, revision: int, digest: str, outcome: str) -> None:
+    principal = request[PRINCIPAL]
+    audit(
+        request,
+        principal.username,
+        principal.role,
+        outcome,
+        action="model_deployments_replace",
+        source_mode=SOURCE_MODE,
+        prior_revision=asked.expected_revision,
+        next_revision=revision,
+        content_digest=digest,
+        deployment_count=len(asked.deployments),
+    )
 
 
 async def _lifecycle(request: web.Request, operation: str, act: Action) -> web.Response:

@@ -10,18 +10,20 @@ from typing import Any, Literal, Protocol
 from sbproxy.artifacts.core.model import ArtifactRecord
 from sbproxy.catalog.core.model import Catalog
 from sbproxy.config.core.document import AdminConfig
+from sbproxy.modelhost.core.desired_document import Replacement
 from sbproxy.modelhost.core.jobs import JobId, JobRecord, StopKind
 from sbproxy.modelhost.core.status import StatusRow
 from sbproxy.modelhost.job_feed import Gap, JobEvent
 from sbproxy.observe.core.record import RequestRecord
 from sbproxy.observe.core.request_filter import RequestFilter
+from sbproxy.observe.core.value import ValueReport
 from sbproxy.observe.request_log import RequestFollower
 
 HealthState = Literal["healthy", "degraded", "unhealthy", "not_configured"]
 
 
 @dataclass(frozen=True, slots=True)
-class DesiredState:
+class DesiredMap:
     """The deployment map and who owns it. ``revision`` and ``content_digest`` only under ``admin_managed``."""
 
     authority: str
@@ -32,6 +34,18 @@ class DesiredState:
     @property
     def read_only(self) -> bool:
         return self.authority != "admin_managed"
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """A stored and published map: its revision, and the deployment ids by what happened to them."""
+
+    revision: int
+    content_digest: str
+    added: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    preserved: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +73,18 @@ class ModelHostControl(Protocol):
         """Grows with every published desired state."""
         ...
 
-    def desired_state(self) -> DesiredState: ...
+    def authority(self) -> str:
+        """Who owns the deployment map."""
+        ...
+
+    async def desired_map(self) -> DesiredMap:
+        """Raises DesiredStoreFailed."""
+        ...
+
+    async def replace_deployments(self, replacement: Replacement) -> Replaced:
+        """Store and publish a whole new map. Raises RuntimeCommitFailed when only the first came about, and for
+        everything that refuses it a leaf of which nothing has changed."""
+        ...
 
     def catalog(self) -> Catalog: ...
 
@@ -87,6 +112,10 @@ class Jobs(Protocol):
 
     async def list(self) -> Sequence[JobRecord]:
         """Oldest first."""
+        ...
+
+    async def cancel(self, job_id: JobId) -> JobRecord:
+        """Ask a job to end, and return it as it stands. Raises UnknownJob or JobNotCancellable."""
         ...
 
     def follow(self, job_id: JobId | None, after: int | None) -> AsyncIterator[JobEvent | Gap]:
@@ -124,10 +153,35 @@ class DriftReport:
     on_disk_size_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class ConfigText:
+    """The file as the editor shows it, secrets masked, and the revision that is loaded."""
+
+    yaml: str
+    revision: str
+
+
+@dataclass(frozen=True, slots=True)
+class NewConfig:
+    """A whole document to be stored and applied; ``if_match`` is the revision that its writer has seen loaded."""
+
+    text: str = field(repr=False)
+    if_match: str | None = None
+
+
 class Reloader(Protocol):
     """The one reload transaction of the process."""
 
     config_path: str | None
+
+    async def config_text(self) -> ConfigText:
+        """Raises ReloadUnavailable or ConfigUnreadable."""
+        ...
+
+    async def replace_config(self, new: NewConfig) -> ReloadOutcome:
+        """Apply a document and put it in the file's place. Raises ConfigMoved, ConfigNotWritten, and what ``reload``
+        raises; only ConfigNotWritten can come after a change."""
+        ...
 
     async def reload(self) -> ReloadOutcome:
         """Raises ReloadInFlight, ReloadUnavailable, or whatever refused the candidate; then nothing has changed."""
@@ -159,6 +213,7 @@ class AdminDeps:
     reloader: Reloader
     health: Callable[[], Sequence[ComponentHealth]]
     metrics_text: Callable[[], bytes]
+    value: Callable[[], ValueReport]
     build_hash: str = "unknown"
     started_at: float = field(default_factory=time.time)
     now: Callable[[], float] = time.time

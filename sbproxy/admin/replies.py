@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from pathlib import PurePath
 from typing import Any
 
 import orjson
@@ -44,6 +45,11 @@ def refuse(
     )
 
 
+def without_folder(text: str, path: str | None) -> str:
+    """``text`` with the file at ``path`` named, but not the folders that it lies in."""
+    return text.replace(path, PurePath(path).name) if path else text
+
+
 def too_large() -> web.Response:
     text = f"the request body is larger than {MAX_BODY} bytes"
     body = {"error": text, "code": "request_body_too_large"}
@@ -55,11 +61,7 @@ def too_large() -> web.Response:
 
 async def read_object(request: web.Request, expected: str) -> dict[str, Any]:
     """The body as a JSON object; InvalidBody when it is anything else. ``expected`` names the shape for people."""
-    try:
-        async with asyncio.timeout(BODY_TIMEOUT_S):
-            raw = await request.read()
-    except TimeoutError:
-        raise InvalidBody(f"the request body did not arrive within {BODY_TIMEOUT_S:g} s") from None
+    raw = await read_body(request)
     try:
         value = orjson.loads(raw)
     except orjson.JSONDecodeError:
@@ -67,3 +69,12 @@ async def read_object(request: web.Request, expected: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InvalidBody(f"invalid JSON body; expected {expected}")
     return value
+
+
+async def read_body(request: web.Request) -> bytes:
+    """At most MAX_BODY bytes, which the application sees to. Raises InvalidBody when they do not come in time."""
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            return await request.read()
+    except TimeoutError:
+        raise InvalidBody(f"the request body did not arrive within {BODY_TIMEOUT_S:g} s") from None

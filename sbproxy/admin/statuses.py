@@ -14,6 +14,7 @@ STATUSES: dict[type[SbproxyError], int] = {
     admin.AuthorityReadOnly: 403,
     admin.ReloadInFlight: 409,
     admin.ReloadUnavailable: 503,
+    admin.ConfigMoved: 409,
     admin.AdminListenFailed: 500,
     admin.AdminTlsUnusable: 500,
     admin.PasswordHashInvalid: 500,
@@ -21,6 +22,7 @@ STATUSES: dict[type[SbproxyError], int] = {
     observe.UnsupportedParameter: 400,
     observe.InvalidParameter: 400,
     observe.LogSettingInvalid: 400,
+    observe.ValueStoreUnusable: 502,
     modelhost.UnknownDeployment: 404,
     modelhost.UnknownJob: 404,
     modelhost.AdmissionRejected: 409,
@@ -29,8 +31,15 @@ STATUSES: dict[type[SbproxyError], int] = {
     modelhost.ResetRefused: 409,
     modelhost.FoundationChanged: 409,
     modelhost.JobStoreUnusable: 502,
+    modelhost.JobNotCancellable: 409,
+    modelhost.HandoffTimedOut: 502,
     modelhost.InvalidDesired: 502,
+    modelhost.RevisionConflict: 409,
+    modelhost.CatalogFenced: 409,
+    modelhost.DesiredStoreFailed: 502,
+    modelhost.RuntimeCommitFailed: 502,
     config.ConfigUnreadable: 500,
+    config.ConfigNotWritten: 500,
     config.ConfigInvalid: 400,
     config.RestartRequired: 400,
     config.EnvironmentInvalid: 400,
@@ -62,6 +71,7 @@ RELOAD_STATUSES: dict[type[SbproxyError], int] = {
     gateway.UnusableProvider: 400,
     modelhost.FoundationChanged: 400,
     modelhost.InvalidDesired: 400,
+    modelhost.CatalogFenced: 400,
     admin.AdminError: 500,
     artifacts.ArtifactError: 500,
     catalog.CatalogError: 500,
@@ -73,6 +83,54 @@ RELOAD_STATUSES: dict[type[SbproxyError], int] = {
     observe.ObserveError: 500,
 }
 
+# A document that was sent is wrong wherever it cannot be applied; only what the file and our own stores refuse is the
+# daemon's fault (document 2, "PUT /admin/config").
+CONFIG_WRITE_STATUSES: dict[type[SbproxyError], int] = {
+    admin.BodyNotJson: 415,
+    admin.ReloadInFlight: 409,
+    admin.ReloadUnavailable: 503,
+    admin.ConfigMoved: 409,
+    config.ConfigUnreadable: 500,
+    config.ConfigNotWritten: 500,
+    modelhost.JobStoreUnusable: 500,
+    modelhost.DesiredStoreFailed: 500,
+    SbproxyError: 400,
+}
+
+PREPARE_FAILED = "prepare_failed"
+_INFRASTRUCTURE = (502, "prepare_infrastructure_failed")
+
+# Of a replaced deployment map (contracts sections 17 and 19): status, and the code where it is not the leaf's own word.
+REPLACE_STATUSES: dict[type[SbproxyError], tuple[int, str | None]] = {
+    admin.InvalidBody: (400, None),
+    admin.AuthorityReadOnly: (403, None),
+    admin.ReloadUnavailable: (503, None),
+    modelhost.InvalidDesired: (400, None),
+    modelhost.RevisionConflict: (409, None),
+    modelhost.AdmissionRejected: (422, None),
+    modelhost.InsufficientMemory: (422, None),
+    modelhost.FoundationChanged: (422, PREPARE_FAILED),
+    modelhost.DesiredStoreFailed: (502, None),
+    modelhost.RuntimeCommitFailed: (502, None),
+    catalog.UnknownModel: (400, None),
+    catalog.UnknownVariant: (400, None),
+    catalog.NoCompatibleVariant: (422, "engine_incompatible"),
+    catalog.CatalogError: (422, PREPARE_FAILED),
+    engines.EngineBlocked: (422, None),
+    engines.EngineIncompatible: (422, None),
+    engines.UnsafeArgument: (422, None),
+    engines.EngineError: (502, None),
+    SbproxyError: _INFRASTRUCTURE,
+}
+
+
+def replace_outcome_of(error: SbproxyError) -> tuple[int, str]:
+    """Status and code of a refused replacement. An operator's choice is a 422, a failing machine a 502."""
+    if isinstance(error, artifacts.ArtifactError) and error.policy:
+        return 422, PREPARE_FAILED
+    status, code = next(REPLACE_STATUSES[kind] for kind in type(error).__mro__ if kind in REPLACE_STATUSES)
+    return status, code or reason_of(error)
+
 
 def status_of(error: SbproxyError) -> int:
     """For any route but reload."""
@@ -81,6 +139,10 @@ def status_of(error: SbproxyError) -> int:
 
 def reload_status_of(error: SbproxyError) -> int:
     return _looked_up(RELOAD_STATUSES, error)
+
+
+def config_write_status_of(error: SbproxyError) -> int:
+    return _looked_up(CONFIG_WRITE_STATUSES, error)
 
 
 def _looked_up(table: dict[type[SbproxyError], int], error: SbproxyError) -> int:

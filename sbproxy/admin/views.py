@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
-from sbproxy.admin.ports import ComponentHealth, DesiredState, DriftReport, Inventory, ReloadOutcome
+from sbproxy.admin.ports import ComponentHealth, DesiredMap, DriftReport, Inventory, ReloadOutcome, Replaced
 from sbproxy.api.control import DriftAnswer, HealthCheck, ReloadAnswer, RequestEntry
 from sbproxy.api.model_host import (
     CachedArtifact,
     CatalogAnswer,
     CatalogEntry,
     CatalogVariant,
+    DeploymentPlan,
     DeploymentsAnswer,
+    DeploymentsReplaced,
     DeploymentStatus,
     FilesAnswer,
     HostStatus,
@@ -22,6 +25,8 @@ from sbproxy.api.model_host import (
     Progress,
 )
 from sbproxy.catalog.core.model import Catalog, CatalogModel, Variant
+from sbproxy.errors import SbproxyError
+from sbproxy.errors.modelhost import RevisionConflict, RuntimeCommitFailed
 from sbproxy.modelhost.core.jobs import JobRecord
 from sbproxy.modelhost.core.status import MemoryEstimate, StatusRow
 from sbproxy.observe.core.record import RequestRecord
@@ -98,7 +103,7 @@ def catalog(document: Catalog) -> CatalogAnswer:
     )
 
 
-def desired_state(state: DesiredState) -> DeploymentsAnswer:
+def desired_map(state: DesiredMap) -> DeploymentsAnswer:
     return DeploymentsAnswer(
         authority=state.authority,
         read_only=state.read_only,
@@ -106,6 +111,29 @@ def desired_state(state: DesiredState) -> DeploymentsAnswer:
         content_digest=state.content_digest,
         deployments={name: dict(fields) for name, fields in state.deployments.items()},
     )
+
+
+def replaced(done: Replaced) -> DeploymentsReplaced:
+    plan = DeploymentPlan(
+        added=list(done.added),
+        changed=list(done.changed),
+        removed=list(done.removed),
+        preserved=list(done.preserved),
+    )
+    return DeploymentsReplaced(revision=done.revision, content_digest=done.content_digest, plan=plan)
+
+
+def refusal_fields(error: SbproxyError) -> dict[str, Any]:
+    """What a refused replacement says beside its code (contracts section 49)."""
+    if isinstance(error, RevisionConflict):
+        return {"expected_revision": error.expected_revision, "actual_revision": error.actual_revision}
+    if isinstance(error, RuntimeCommitFailed):
+        return {
+            "durable_state_advanced": True,
+            "revision": error.revision,
+            "content_digest": error.content_digest,
+        }
+    return {}
 
 
 def files(inventory: Inventory, rows: Iterable[StatusRow]) -> FilesAnswer:

@@ -138,6 +138,34 @@ class DeploymentsAnswer(ApiAnswer):
     deployments: dict[str, dict[str, Any]]
 
 
+class ReplaceDeployments(ApiRequest):
+    """Body of ``PUT /admin/model-host/deployments``: the complete new map, and the revision it was written against.
+
+    ``expected_revision`` is sent even where it is null, which means that nothing was stored yet.
+    """
+
+    expected_revision: int | None
+    deployments: dict[str, dict[str, Any]]
+
+
+class DeploymentPlan(ApiAnswer):
+    """Deployment ids by what a new map does to them."""
+
+    added: list[str]
+    changed: list[str]
+    removed: list[str]
+    preserved: list[str]
+
+
+class DeploymentsReplaced(ApiAnswer):
+    """200 of the replacement: stored and published."""
+
+    schema_version: Literal[1] = 1
+    revision: int
+    content_digest: str
+    plan: DeploymentPlan
+
+
 class CachedArtifact(ApiAnswer):
     logical_model: str
     variant_id: str

@@ -37,6 +37,7 @@ from sbproxy.artifacts.publication import Publication
 from sbproxy.artifacts.pull import Pull, Sources
 from sbproxy.artifacts.removal import Collector
 from sbproxy.artifacts.transport import HttpTransport, Timeouts
+from sbproxy.artifacts.unverified import unverified_snapshot, unverified_state
 from sbproxy.catalog.core.model import ArtifactDigest, PullPolicy, ResolvedArtifact
 from sbproxy.errors.artifacts import CacheCorrupt, RemovalBlocked
 
@@ -66,6 +67,8 @@ class FileArtifactStore:
 
     def state(self, artifact: ResolvedArtifact) -> ArtifactState:
         """Cheap (sizes, not hashes): Missing, Partial, Ready or Corrupt. Raises StoreUnusable."""
+        if artifact.variant.unverified:
+            return unverified_state(artifact, self.paths.root)
         with store_failures(self.paths.root):
             return self._publication.state(artifact)
 
@@ -83,6 +86,8 @@ class FileArtifactStore:
 
         Take the lease first: between this call's return and a later lease another process could remove it.
         """
+        if artifact.variant.unverified:
+            return unverified_snapshot(artifact, self.paths.root)
         self._check(artifact)
         tracker = PullTracker(artifact.subject, artifact.variant.total_size_bytes, progress, cancelled)
         tracker.check()

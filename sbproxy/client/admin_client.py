@@ -6,17 +6,19 @@ Used by the CLI and the console only. Every failure is a leaf of ``sbproxy.error
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from typing import Self
+from typing import Any, Self
 from urllib.parse import quote
 
 from pydantic import TypeAdapter
 
+from sbproxy.api.config import ConfigAnswer
 from sbproxy.api.control import DriftAnswer, HealthAnswer, ReloadAnswer, RequestEntry, SessionAnswer
 from sbproxy.api.model_host import (
     CatalogAnswer,
     DeploymentsAnswer,
+    DeploymentsReplaced,
     FilesAnswer,
     HostStatus,
     Job,
@@ -24,8 +26,10 @@ from sbproxy.api.model_host import (
     JobsAnswer,
     LifecycleAccepted,
     LifecycleRequest,
+    ReplaceDeployments,
     ResetAnswer,
 )
+from sbproxy.api.value import ValueAnswer
 from sbproxy.client.core.feed import RECONNECT_DELAYS_S, JobUpdate, RequestSeen, StreamGap, job_event, request_event
 from sbproxy.client.stream import follow
 from sbproxy.client.transport import CONNECT_TIMEOUT_S, READ_TIMEOUT_S, AdminTransport
@@ -83,8 +87,27 @@ class AdminClient:
     async def deployments(self) -> DeploymentsAnswer:
         return await self._transport.call("GET", f"{_HOST}/deployments", DeploymentsAnswer)
 
+    async def replace_deployments(
+        self, expected_revision: int | None, deployments: Mapping[str, Mapping[str, Any]]
+    ) -> DeploymentsReplaced:
+        """Replace the whole admin-managed map. ``expected_revision`` is what ``deployments()`` returned, null included.
+
+        DaemonRefused with ``revision_conflict``: somebody else was faster, read again. With ``runtime_commit_failed``
+        the new revision is stored all the same. Pulls happen before the answer, so give the client time for them.
+        """
+        sent = ReplaceDeployments(
+            expected_revision=expected_revision, deployments={name: dict(each) for name, each in deployments.items()}
+        )
+        return await self._transport.call(
+            "PUT", f"{_HOST}/deployments", DeploymentsReplaced, body=sent.model_dump_json().encode()
+        )
+
     async def files(self) -> FilesAnswer:
         return await self._transport.call("GET", f"{_HOST}/files", FilesAnswer)
+
+    async def value(self) -> ValueAnswer:
+        """What local serving has saved, and what spilled requests have cost."""
+        return await self._transport.call("GET", f"{_HOST}/value", ValueAnswer)
 
     async def load(self, deployment: str) -> LifecycleAccepted:
         return await self._lifecycle("load", deployment)
@@ -103,6 +126,11 @@ class AdminClient:
 
     async def job(self, job_id: str) -> Job:
         return (await self._transport.call("GET", f"{_HOST}/jobs/{quote(job_id, safe='')}", JobAnswer)).job
+
+    async def cancel_job(self, job_id: str) -> Job:
+        """Ask a job to end; the answer is the job before it has. DaemonRefused (409): it can't be taken back."""
+        path = f"{_HOST}/jobs/{quote(job_id, safe='')}/cancel"
+        return (await self._transport.call("POST", path, JobAnswer)).job
 
     async def follow_job(self, job_id: str, *, last_event_id: str | None = None) -> _JobItems:
         """Updates of one job; ends with its terminal state, which is always yielded.
@@ -160,6 +188,22 @@ class AdminClient:
     async def reload(self) -> ReloadAnswer:
         """Load the configuration file again. DaemonRefused (400): the candidate is invalid and nothing changed."""
         return await self._transport.call("POST", "/admin/reload", ReloadAnswer)
+
+    async def config(self) -> ConfigAnswer:
+        """The daemon's sb.yml as text with secrets masked, and the loaded revision."""
+        return await self._transport.call("GET", "/admin/config", ConfigAnswer)
+
+    async def replace_config(self, text: bytes, *, if_match: str | None = None) -> ReloadAnswer:
+        """Put a whole sb.yml in the place of the daemon's and apply it. DaemonRefused (400): it is wrong and nothing
+        changed; (409) without a code: ``if_match`` is not the loaded revision any more."""
+        return await self._transport.call(
+            "PUT",
+            "/admin/config",
+            ReloadAnswer,
+            body=text,
+            params=None if if_match is None else {"if_match": if_match},
+            headers={"content-type": "application/yaml"},
+        )
 
     async def drift(self) -> DriftAnswer:
         return await self._transport.call("GET", "/admin/drift", DriftAnswer)

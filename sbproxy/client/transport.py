@@ -71,10 +71,11 @@ class AdminTransport:
         *,
         body: bytes | None = None,
         params: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> Answer:
         """One request, one typed answer. Raises a leaf of ClientError for everything else."""
         action = f"{method} {path}"
-        async with self.open(method, path, body=body, params=params) as response:
+        async with self.open(method, path, body=body, params=params, headers=headers) as response:
             raw = await self._read(response, action)
         adapter = answer if isinstance(answer, TypeAdapter) else TypeAdapter(answer)
         try:
@@ -120,7 +121,7 @@ class AdminTransport:
     ) -> httpx.Response:
         sent = {**(self._session or self._basic), **(headers or {})}
         if body is not None:
-            sent["content-type"] = "application/json"
+            sent.setdefault("content-type", "application/json")
         request = self._http.build_request(method, self.url + path, content=body, params=params, headers=sent)
         if silence_s is not None:
             request.extensions["timeout"] = {**request.extensions["timeout"], "read": silence_s}

@@ -6,7 +6,7 @@ What a value may be stands in ``config.core``. Opens the file itself and the fil
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -16,9 +16,11 @@ from sbproxy.config.core import model_errors
 from sbproxy.config.core.document import SbConfig
 from sbproxy.config.core.effective import effective, revision_of
 from sbproxy.config.core.findings import Finding
-from sbproxy.config.core.rules import Declared, rule_findings
+from sbproxy.config.core.rules import Declared, host_findings, rule_findings
 from sbproxy.config.core.salvage import salvage
 from sbproxy.config.core.secret_forms import may_be_shown, secret_form
+from sbproxy.config.core.serve_lowering import Lowering, lower
+from sbproxy.config.core.serve_notes import Served
 from sbproxy.config.core.shape import is_secret
 from sbproxy.config.core.tree import KeyPath, Mark, Node, Scalar, Table, mark_of, plain, render, scalars
 from sbproxy.config.core.unsupported import NOT_YET, TOP_LEVEL
@@ -37,6 +39,8 @@ class Loaded:
     the raw bytes; both are 12 hex characters. Relative paths in ``config`` are absolute. ``references`` maps secret
     positions to the reference written there. With ``secrets_resolved`` False the secrets in ``config`` are the
     references themselves: good for printing and checking, never for serving.
+
+    ``config`` holds no ``serve:`` block: each was lowered, and ``served`` tells by deployment id where from.
     """
 
     config: SbConfig = field(repr=False)
@@ -46,6 +50,9 @@ class Loaded:
     warnings: tuple[Problem, ...]
     references: Mapping[KeyPath, str]
     secrets_resolved: bool
+    served: Mapping[str, Served] = field(default_factory=dict)
+    allow_unpinned_refs: bool = False
+    """What a serve block says of raw references on a worker of a cluster."""
 
 
 FurtherRules = Callable[[SbConfig], Iterable[Finding | Problem]]
@@ -89,17 +96,20 @@ def load_text(
             problems.append(Problem(file, "", reason, mark.line, mark.column))
         raise ConfigInvalid(file, tuple(problems))
     check = _Check(file, reading, reading.root, environ, resolve_secrets)
-    config = check.config(path, further)
+    lowered = check.config(path, further)
     if check.problems:
         raise ConfigInvalid(file, _in_order(file, check.problems))
+    references = lowered.references(check.references)
     return Loaded(
-        config=config,
+        config=lowered.config,
         path=path,
-        revision=revision_of(effective(config, check.references)),
+        revision=revision_of(effective(lowered.config, references)),
         content_hash=hashlib.sha256(text.encode()).hexdigest()[:12],
         warnings=_in_order(file, check.warnings),
-        references=check.references,
+        references=references,
         secrets_resolved=resolve_secrets,
+        served=lowered.served,
+        allow_unpinned_refs=bool(lowered.policy.value("allow_unpinned_refs")),
     )
 
 
@@ -120,8 +130,8 @@ class _Check:
         self._unreadable = frozenset(problem.path for problem in reading.problems)
         self.warnings: list[Problem] = []
 
-    def config(self, path: Path, further: FurtherRules | None) -> SbConfig:
-        """The configuration, or what could be salvaged of it when ``problems`` is not empty."""
+    def config(self, path: Path, further: FurtherRules | None) -> Lowering:
+        """The configuration lowered, or what could be salvaged of it when ``problems`` is not empty."""
         data = plain(self._root)
         self._top_level(data)
         self._secrets(data)
@@ -132,11 +142,24 @@ class _Check:
         self._report(finding for finding in wrong if render(finding.path) not in self._unreadable)
         config = salvaged.document or SbConfig()
         refused = frozenset(self._refused_secrets) | model_errors.misspelt(wrong, self._root)
-        found = list(chain(rule_findings(config, declared), further(config) if further else ()))
+        lowered = lower(config)
+        found = list(chain(rule_findings(config, declared), self._of_lowered(lowered, further)))
         self.problems.extend(each for each in found if isinstance(each, Problem))
         standing = salvaged.standing((each for each in found if isinstance(each, Finding)), refused)
         self._report(finding for finding in standing if not self._reads_unreadable(finding))
-        return config
+        self.warnings.extend(_problem(self._file, self._root, finding) for finding in lowered.warnings)
+        return lowered
+
+    @staticmethod
+    def _of_lowered(lowered: Lowering, further: FurtherRules | None) -> Iterator[Finding | Problem]:
+        """What is wrong with what the document comes to, at the places where it is written."""
+        yield from lowered.findings
+        config = lowered.config
+        more = host_findings(config.proxy.model_host) if lowered.served else ()
+        for each in chain(more, further(config) if further else ()):
+            found = lowered.as_written(each) if isinstance(each, Finding) else each
+            if found is not None:
+                yield found
 
     def _reads_unreadable(self, finding: Finding) -> bool:
         return any(render(path) in self._unreadable for path in (finding.path, *finding.depends_on))

@@ -9,13 +9,28 @@ import yaml
 
 from sbproxy.config.core.effective import effective
 from sbproxy.config.core.scalars import typed
+from sbproxy.config.core.serve_notes import provenance
 from sbproxy.config.load import Loaded
 
 
 def as_yaml(loaded: Loaded) -> str:
-    """The effective document, defaults filled in; a secret is shown only where a reference was written."""
+    """The effective document, defaults filled in; a secret is shown only where a reference was written.
+
+    Comments at the top tell which deployments and providers ``serve:`` blocks were lowered to.
+    """
     document = effective(loaded.config, loaded.references)
-    return yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+    notes = "".join(f"# {note}\n" for note in lowering_notes(loaded))
+    return notes + yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+
+
+def lowering_notes(loaded: Loaded) -> tuple[str, ...]:
+    """Where each deployment that no ``proxy.model_host.deployments`` names comes from; empty without serve blocks."""
+    if not loaded.served:
+        return ()
+    return (
+        "serve blocks are shown as the deployments and managed providers that they mean:",
+        *provenance(loaded.served),
+    )
 
 
 def as_json(loaded: Loaded) -> str:

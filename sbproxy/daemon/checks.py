@@ -17,7 +17,7 @@ from sbproxy.config.core.findings import Finding
 from sbproxy.config.core.model_host import DeploymentConfig, ModelHostConfig
 from sbproxy.config.core.references import CATALOG_FILE, reference_findings
 from sbproxy.config.core.tree import KeyPath
-from sbproxy.config.load import Loaded, load_file
+from sbproxy.config.load import Loaded, load_file, load_text
 from sbproxy.engines.core.extra_args import ALLOWED, ENGINE, SHORT, parse_extra_args
 from sbproxy.errors.catalog import CatalogInvalid, CatalogUnreadable, NoCompatibleVariant
 from sbproxy.errors.config import Problem
@@ -37,8 +37,11 @@ class Checked:
     catalog: Catalog
 
 
-def load_checked(path: Path, environ: Mapping[str, str], *, resolve_secrets: bool = True) -> Checked:
-    """Read and check everything that can be checked without this machine. Blocking.
+def load_checked(
+    path: Path, environ: Mapping[str, str], *, resolve_secrets: bool = True, text: str | None = None
+) -> Checked:
+    """Read and check everything that can be checked without this machine. Blocking. ``text`` is what would stand in
+    the file, where that is not what stands there.
 
     Raises ConfigUnreadable, or ConfigInvalid with every problem of the document and of the catalog that it names.
     """
@@ -53,7 +56,10 @@ def load_checked(path: Path, environ: Mapping[str, str], *, resolve_secrets: boo
             yield from error.problems
         yield from crossing_findings(config, catalogs[0] if catalogs else None)
 
-    loaded = load_file(path, environ, resolve_secrets=resolve_secrets, further=further)
+    if text is None:
+        loaded = load_file(path, environ, resolve_secrets=resolve_secrets, further=further)
+    else:
+        loaded = load_text(text, path=path, environ=environ, resolve_secrets=resolve_secrets, further=further)
     return Checked(loaded, catalogs[0])
 
 

@@ -21,13 +21,16 @@ from sbproxy.config.core.document import SbConfig
 from sbproxy.config.core.secret_values import secret_values
 from sbproxy.config.load import Loaded
 from sbproxy.daemon.checks import load_checked
+from sbproxy.daemon.desired_state import DesiredState
 from sbproxy.daemon.foundation import Foundation
 from sbproxy.daemon.health import gateway_health, model_host_health
 from sbproxy.daemon.host_control import HostControl
 from sbproxy.daemon.listening import reserve
+from sbproxy.daemon.managed_models import ListedModels
 from sbproxy.daemon.open_files import raise_limit
 from sbproxy.daemon.options import ServeOptions
-from sbproxy.daemon.reload import ConfigReloader, routes_of
+from sbproxy.daemon.reload import ConfigReloader
+from sbproxy.daemon.runtime import Runtime, routes_of
 from sbproxy.daemon.watcher import watch
 from sbproxy.devices.core.model import Device
 from sbproxy.gateway.core.routes import RouteTable
@@ -37,10 +40,14 @@ from sbproxy.gateway.pipeline import Gateway
 from sbproxy.modelhost.host import ModelHost
 from sbproxy.modelhost.job_store import SqliteJobStore
 from sbproxy.observe.core.redact import Redactor
+from sbproxy.observe.core.value import compile_prices
 from sbproxy.observe.log_output import choose_format, choose_level, configure_logging
 from sbproxy.observe.metrics import Metrics
 from sbproxy.observe.request_log import RequestLog
 from sbproxy.observe.sink import RequestObserver
+from sbproxy.observe.value_ledger import ValueLedger
+from sbproxy.observe.value_store import FILE as VALUE_FILE
+from sbproxy.observe.value_store import SqliteValueStore
 
 _log = logging.getLogger(__name__)
 
@@ -61,6 +68,7 @@ class Daemon:
         self._devices: tuple[Device, ...] = ()
         self._reloads: set[asyncio.Task[None]] = set()
         self.host: ModelHost
+        self.runtime: Runtime
         self.reloader: ConfigReloader
 
     async def start(self) -> None:
@@ -139,19 +147,15 @@ class Daemon:
             metrics=metrics,
         )
         gateway, server, requests = self._build_data_plane(loaded, foundation, metrics)
-        self.reloader = ConfigReloader(
-            loaded,
-            foundation,
-            environ=options.environ,
-            host=self.host,
-            metrics=metrics,
-            publish=self._publisher(gateway),
-        )
+        runtime = self.runtime = Runtime(loaded, foundation, host=self.host, publish=self._publisher(gateway))
+        self.reloader = ConfigReloader(runtime, environ=options.environ, metrics=metrics)
+        desired = DesiredState(runtime)
         if proxy.admin.enabled:
-            await self._open_admin(loaded.config, metrics, requests)
+            await self._open_admin(loaded.config, desired, metrics, requests)
         # After the admin API in this order, so that it still answers while engines drain.
         rooms.push_async_callback(self._close_host)
         rooms.push_async_callback(self.reloader.close)
+        rooms.push_async_callback(desired.close)
         await self.reloader.boot()
         await server.start(proxy.bind_address, proxy.http_bind_port, sock=socket)
         rooms.push_async_callback(self._drain, server)
@@ -163,13 +167,15 @@ class Daemon:
         self, loaded: Loaded, foundation: Foundation, metrics: Metrics
     ) -> tuple[Gateway, HttpServer, RequestLog]:
         requests = RequestLog(loaded.config.proxy.admin.max_log_entries)
+        self._value = ValueLedger(SqliteValueStore(foundation.cache_root / VALUE_FILE))
+        self._rooms.push_async_callback(self._value.flush)
         pool = UpstreamPool()
         self._rooms.push_async_callback(pool.close)
         gateway = Gateway(
             routes_of(loaded, foundation),
-            self.host,
+            ListedModels(self.host),
             pool,
-            RequestObserver(requests, metrics),
+            RequestObserver(requests, metrics, self._value),
             metrics_text=metrics.text,
         )
         server = HttpServer(gateway)
@@ -180,15 +186,18 @@ class Daemon:
         )
         return gateway, server, requests
 
-    async def _open_admin(self, config: SbConfig, metrics: Metrics, requests: RequestLog) -> None:
+    async def _open_admin(
+        self, config: SbConfig, desired: DesiredState, metrics: Metrics, requests: RequestLog
+    ) -> None:
         deps = AdminDeps(
             config=config.proxy.admin,
-            host=HostControl(self.host, self.reloader),
+            host=HostControl(self.runtime, desired),
             jobs=self.host.jobs,
             requests=requests,
             reloader=self.reloader,
             health=self._health,
             metrics_text=metrics.text,
+            value=self._value.report,
             build_hash=REVISION,
         )
         await self._rooms.enter_async_context(AdminListener(build_app(deps), config.proxy.admin))
@@ -196,7 +205,10 @@ class Daemon:
 
     def _begin_background(self) -> None:
         """The watcher and the measuring; both end when the daemon stops serving."""
-        tasks = [asyncio.create_task(self._measure(), name="measure")]
+        tasks = [
+            asyncio.create_task(self._measure(), name="measure"),
+            asyncio.create_task(self._value.run(), name="value-ledger"),
+        ]
         if self._options.watch:
             watching = watch(self._path, self.reloader.reload_if_changed, self._stop_asked)
             tasks.append(asyncio.create_task(watching, name="config-watcher"))
@@ -211,13 +223,14 @@ class Daemon:
     async def _measure(self) -> None:
         while True:
             await self.host.refresh()
-            self._devices = (await asyncio.to_thread(self.reloader.foundation.devices.probe)).devices
+            self._devices = (await asyncio.to_thread(self.runtime.foundation.devices.probe)).devices
             await asyncio.sleep(_MEASURE_EVERY_S)
 
     def _publisher(self, gateway: Gateway) -> Callable[[RouteTable, Loaded], None]:
         def publish(routes: RouteTable, loaded: Loaded) -> None:
             self._accept_secrets(loaded)
             gateway.publish(routes)
+            self._value.publish(compile_prices(loaded.config.origins, self.host.config.deployments))
 
         return publish
 

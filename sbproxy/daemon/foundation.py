@@ -14,6 +14,7 @@ from sbproxy.artifacts.store import FileArtifactStore
 from sbproxy.catalog.core.model import Catalog, ResolvedArtifact, WorkerFacts
 from sbproxy.catalog.core.resolve import resolve
 from sbproxy.catalog.document import read_catalog
+from sbproxy.catalog.raw_files import with_raw_references
 from sbproxy.config.cache_root import cache_root as choose_cache_root
 from sbproxy.config.core.model_host import ModelHostConfig
 from sbproxy.config.load import Loaded
@@ -57,6 +58,8 @@ class Foundation:
         """
         config = loaded.config.proxy.model_host if loaded is not None else ModelHostConfig()
         chosen = read_catalog(catalog_file) if catalog_file else catalog or configured_catalog(config)
+        if loaded is not None:
+            chosen = with_raw_references(chosen, loaded.served.values())
         root = cache_dir or choose_cache_root(config.cache.directory, environ)
         ownership = OwnershipLedger(ownership_directory(environ, root / "engines"))
         return cls(

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from sbproxy.admin.ports import DesiredState, Inventory, ResetDone
+from sbproxy.admin.ports import DesiredMap, Inventory, Replaced, ResetDone
 from sbproxy.catalog.core.model import Catalog
-from sbproxy.daemon.reload import ConfigReloader
+from sbproxy.daemon.desired_state import DesiredState
+from sbproxy.daemon.runtime import Runtime
+from sbproxy.modelhost.core.desired_document import Replacement
 from sbproxy.modelhost.core.jobs import JobId, StopKind
 from sbproxy.modelhost.core.status import StatusRow
 from sbproxy.modelhost.host import ModelHost
@@ -16,9 +18,10 @@ from sbproxy.modelhost.host import ModelHost
 class HostControl:
     """Implements ``sbproxy.admin.ports.ModelHostControl``."""
 
-    def __init__(self, host: ModelHost, reloader: ConfigReloader) -> None:
-        self._host = host
-        self._reloader = reloader
+    def __init__(self, runtime: Runtime, desired: DesiredState) -> None:
+        self._host: ModelHost = runtime.host
+        self._runtime = runtime
+        self._desired = desired
 
     def status(self) -> Sequence[StatusRow]:
         return self._host.status()
@@ -26,9 +29,14 @@ class HostControl:
     def runtime_revision(self) -> int:
         return self._host.runtime_revision
 
-    def desired_state(self) -> DesiredState:
-        document = self._host.deployments_document()
-        return DesiredState(document["authority"], document["deployments"])
+    def authority(self) -> str:
+        return self._desired.authority
+
+    async def desired_map(self) -> DesiredMap:
+        return await self._desired.read()
+
+    async def replace_deployments(self, replacement: Replacement) -> Replaced:
+        return await self._desired.replace(replacement)
 
     def catalog(self) -> Catalog:
         return self._host.catalog
@@ -44,6 +52,6 @@ class HostControl:
         return ResetDone(outcome.state, outcome.job_id)
 
     async def inventory(self) -> Inventory:
-        foundation = self._reloader.foundation
+        foundation = self._runtime.foundation
         artifacts = await asyncio.to_thread(foundation.store.inventory)
         return Inventory(str(foundation.cache_root), artifacts)

@@ -9,77 +9,67 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from pathlib import Path
 
-from sbproxy.admin.ports import DriftReport, ReloadOutcome
-from sbproxy.catalog.core.model import CatalogModel
+from sbproxy.admin.ports import ConfigText, DriftReport, NewConfig, ReloadOutcome
 from sbproxy.config.core.changes import restart_required
-from sbproxy.config.core.model_host import DeploymentConfig
+from sbproxy.config.core.secret_forms import REDACTED
 from sbproxy.config.load import Loaded
-from sbproxy.daemon.checks import load_checked
+from sbproxy.config.redacted_text import mask_lines
+from sbproxy.daemon.checks import Checked, load_checked
+from sbproxy.daemon.config_file import StagedFile, shown_text
+from sbproxy.daemon.desired_state import ADMIN_MANAGED, wanted
 from sbproxy.daemon.foundation import Foundation
+from sbproxy.daemon.runtime import Runtime
 from sbproxy.errors import SbproxyError
-from sbproxy.errors.admin import ReloadInFlight, ReloadUnavailable
-from sbproxy.errors.config import ConfigUnreadable, RestartRequired
-from sbproxy.gateway.core.providers import ModelFacts
-from sbproxy.gateway.core.routes import RouteTable, compile_routes
-from sbproxy.modelhost.host import ModelHost
+from sbproxy.errors.admin import ConfigMoved, ReloadInFlight, ReloadUnavailable
+from sbproxy.errors.config import ConfigInvalid, ConfigUnreadable, Problem, RestartRequired
 from sbproxy.observe.metrics import Metrics
 
 _log = logging.getLogger(__name__)
 
 
-def routes_of(loaded: Loaded, foundation: Foundation) -> RouteTable:
-    """The data plane's routes of a configuration; raises UnusableProvider."""
-    models = foundation.catalog.models
-    facts = {
-        name: _facts(models[config.model], config)  # type: ignore[index]  # ids are plain text in the file
-        for name, config in loaded.config.proxy.model_host.deployments.items()
-    }
-    return compile_routes(loaded.config.origins, revision=loaded.revision, models=facts)
-
-
-def _facts(model: CatalogModel, config: DeploymentConfig) -> ModelFacts:
-    bounds = [bound for bound in (model.context_length, config.max_context) if bound is not None]
-    return ModelFacts(model.modality, min(bounds, default=None))
-
-
 class ConfigReloader:
-    """Holds what is loaded now. ``publish`` takes the routes and the secrets' owner of an accepted candidate."""
+    """Reads the file of what is applied again."""
 
-    def __init__(
-        self,
-        loaded: Loaded,
-        foundation: Foundation,
-        *,
-        environ: Mapping[str, str],
-        host: ModelHost,
-        metrics: Metrics,
-        publish: Callable[[RouteTable, Loaded], None],
-    ) -> None:
-        self.loaded = loaded
-        self.foundation = foundation
-        self.config_path: str | None = str(loaded.path)
+    def __init__(self, runtime: Runtime, *, environ: Mapping[str, str], metrics: Metrics) -> None:
+        self.config_path: str | None = str(runtime.loaded.path)
+        self._runtime = runtime
         self._environ = environ
-        self._host = host
         self._metrics = metrics
-        self._publish = publish
         self._started_by = ""
         self._running: asyncio.Task[ReloadOutcome] | None = None
 
     async def boot(self) -> None:
         """The first commit: the same steps on what was loaded at start. Raises what refuses it."""
-        await self._apply(self.loaded, self.foundation)
+        async with self._runtime.changing:
+            degraded = await self._apply(self._runtime.loaded, self._runtime.foundation, starting=True)
+        if degraded:
+            _log.error("started_degraded: %s did not start and can be reset or replaced", ", ".join(degraded))
 
     async def reload(self, started_by: str = "the admin API") -> ReloadOutcome:
         """Read the file again and apply it whole, or raise and change nothing.
 
         A caller that leaves does not stop a transaction that has begun; ``close`` does.
         """
+        return await self._alone(started_by, None)
+
+    async def replace_config(self, new: NewConfig) -> ReloadOutcome:
+        """The same with a text that then stands in the file. Raises ConfigMoved, ConfigNotWritten, and what refuses a
+        reload; the file is as it was unless ConfigNotWritten says otherwise."""
+        return await self._alone("a new configuration", new)
+
+    async def config_text(self) -> ConfigText:
+        """What stands in the file, secrets masked, and the revision that is loaded. Raises ConfigUnreadable."""
+        loaded = self._runtime.loaded
+        return ConfigText(await asyncio.to_thread(shown_text, loaded.path), loaded.revision)
+
+    async def _alone(self, started_by: str, new: NewConfig | None) -> ReloadOutcome:
         if self._running is not None:
             raise ReloadInFlight(self._started_by)
         self._started_by = started_by
-        running = self._running = asyncio.create_task(self._reload(started_by), name="reload")
+        running = self._running = asyncio.create_task(self._reload(started_by, new), name="reload")
         running.add_done_callback(self._ended)
         try:
             return await asyncio.shield(running)
@@ -128,10 +118,10 @@ class ConfigReloader:
         if not running.cancelled():
             running.exception()  # seen, also when nobody waits for it any more
 
-    async def _reload(self, started_by: str) -> ReloadOutcome:
+    async def _reload(self, started_by: str, new: NewConfig | None) -> ReloadOutcome:
         try:
-            loaded, foundation = await asyncio.to_thread(self._candidate)
-            degraded = await self._apply(loaded, foundation)
+            async with self._runtime.changing:
+                loaded, degraded = await (self._from_file() if new is None else self._from_text(new))
         except SbproxyError as error:
             self._metrics.config_reloaded("failure")
             _log.error("config_reload_failed started_by=%r: %s", started_by, error)
@@ -140,49 +130,73 @@ class ConfigReloader:
         _log.info("config_reloaded started_by=%r revision=%s", started_by, loaded.revision)
         return ReloadOutcome(loaded.revision, time.time(), degraded)
 
+    async def _from_file(self) -> tuple[Loaded, tuple[str, ...]]:
+        loaded, foundation = await asyncio.to_thread(self._candidate)
+        return loaded, await self._apply(loaded, foundation, starting=False)
+
+    async def _from_text(self, new: NewConfig) -> tuple[Loaded, tuple[str, ...]]:
+        running = self._runtime.loaded
+        if new.if_match not in (None, running.revision):
+            raise ConfigMoved(new.if_match, running.revision)
+        loaded, foundation = await asyncio.to_thread(self._candidate, new.text)
+        # Durable beside the file before anything is applied, so that a full disk refuses and only a rename is left.
+        with await asyncio.to_thread(StagedFile, loaded.path, new.text.encode()) as staged:
+            degraded = await self._apply(loaded, foundation, starting=False)
+            staged.publish()
+        return loaded, degraded
+
     async def drift(self) -> DriftReport:
         """The file on disk beside what was loaded from it; raises ConfigUnreadable."""
         return await asyncio.to_thread(self._compare)
 
-    def _candidate(self) -> tuple[Loaded, Foundation]:
-        checked = load_checked(self.loaded.path, self._environ)
-        loaded = checked.loaded
-        fields = restart_required(self.loaded.config, loaded.config)
+    def _candidate(self, text: str | None = None) -> tuple[Loaded, Foundation]:
+        running = self._runtime.loaded
+        path, environ = running.path, self._environ
+        checked = load_checked(path, environ) if text is None else _check_text(path, text, environ)
+        fields = restart_required(running.config, checked.loaded.config)
         if fields:
             raise RestartRequired(fields)
-        return loaded, Foundation.of(checked, self._environ)
+        return checked.loaded, Foundation.of(checked, self._environ)
 
-    async def _apply(self, loaded: Loaded, foundation: Foundation) -> tuple[str, ...]:
-        routes = routes_of(loaded, foundation)
-        prepared = await self._host.prepare(
-            foundation.catalog,
-            loaded.config.proxy.model_host,
-            store=foundation.store,
-            drivers=foundation.drivers if self._engines_differ(loaded, foundation) else None,
-        )
-        report = await prepared.commit()
-        # No await between the commit and here: no request meets new deployments with old routes or the reverse.
-        self._publish(routes, loaded)
-        self.loaded, self.foundation = loaded, foundation
-        return report.degraded
-
-    def _engines_differ(self, loaded: Loaded, foundation: Foundation) -> bool:
-        """Drivers that would be the same stay, with what they have learnt of their binaries."""
-        engines = loaded.config.proxy.model_host.engines
-        return (
-            engines != self.loaded.config.proxy.model_host.engines
-            or foundation.cache_root != self.foundation.cache_root
-        )
+    async def _apply(self, loaded: Loaded, foundation: Foundation, *, starting: bool) -> tuple[str, ...]:
+        desired = await asyncio.to_thread(wanted, loaded, foundation, starting=starting)
+        candidate = await self._runtime.prepare(loaded, foundation, desired.deployments)
+        try:
+            if desired.adopt is not None:
+                await asyncio.to_thread(desired.adopt)
+        except BaseException:
+            await candidate.abort()
+            raise
+        # A stored map can only be mended through a daemon that runs, so one bad model must not keep it from starting.
+        stored = loaded.config.proxy.model_host.authority == ADMIN_MANAGED
+        return (await candidate.commit(keep_failed=starting and stored)).degraded
 
     def _compare(self) -> DriftReport:
+        loaded = self._runtime.loaded
         try:
-            data = self.loaded.path.read_bytes()
+            data = loaded.path.read_bytes()
         except OSError as error:
-            raise ConfigUnreadable(str(self.loaded.path), error.strerror or str(error)) from error
+            raise ConfigUnreadable(str(loaded.path), error.strerror or str(error)) from error
         return DriftReport(
-            config_path=str(self.loaded.path),
-            loaded_revision=self.loaded.revision,
-            loaded_content_hash=self.loaded.content_hash,
+            config_path=str(loaded.path),
+            loaded_revision=loaded.revision,
+            loaded_content_hash=loaded.content_hash,
             on_disk_content_hash=hashlib.sha256(data).hexdigest()[:12],
             on_disk_size_bytes=len(data),
         )
+
+
+def _check_text(path: Path, text: str, environ: Mapping[str, str]) -> Checked:
+    """A text that was sent: also refused where it is what the editor shows instead of what the file holds."""
+    reason = f"holds {REDACTED}, which stands for a secret; write a reference such as ${{VAR}}"
+    masked = {line: Problem(str(path), "", reason, line) for line in mask_lines(text)}
+    try:
+        checked = load_checked(path, environ, text=text)
+    except ConfigInvalid as error:
+        told = {problem.line for problem in error.problems}
+        more = [problem for line, problem in masked.items() if line not in told]
+        problems = sorted((*error.problems, *more), key=lambda each: (each.file != str(path), each.line or 0))
+        raise ConfigInvalid(error.file, tuple(problems)) from None
+    if masked:
+        raise ConfigInvalid(str(path), tuple(masked.values()))
+    return checked

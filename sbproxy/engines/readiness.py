@@ -1,6 +1,6 @@
 """Asks an engine whether it answers, and whether it is ours: small GET requests over loopback.
 
-They carry no key: llama-server answers both without one, and whoever sits on the port may be a stranger.
+They carry no key where the engine answers without one, because whoever sits on the port may be a stranger.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ async def still_answers(endpoint: Endpoint, timeout_s: float) -> bool:
         return False
 
 
-async def is_ours(endpoint: Endpoint, timeout_s: float) -> bool:
-    """Whether /v1/models lists our alias, which is random: a stranger on this port cannot know it."""
-    status, body = await _get(endpoint, "/v1/models", timeout_s)
+async def is_ours(endpoint: Endpoint, timeout_s: float, *, with_key: bool = False) -> bool:
+    """Whether /v1/models lists our alias, which is random: a stranger on this port cannot know it. vLLM and SGLang
+    guard the list; ``with_key`` tells the key, so ask so only where nobody else can be listening."""
+    status, body = await _get(endpoint, "/v1/models", timeout_s, endpoint.api_key if with_key else "")
     if status != 200:
         return False
     try:
@@ -78,20 +79,22 @@ def _sockets(group: int) -> Iterator[str]:
                         yield str(descriptor.readlink())
 
 
-async def _get(endpoint: Endpoint, path: str, timeout_s: float) -> tuple[int, bytes]:
+async def _get(endpoint: Endpoint, path: str, timeout_s: float, key: str = "") -> tuple[int, bytes]:
     """(status, body); status 0 when there is no HTTP answer in time."""
     try:
         async with asyncio.timeout(timeout_s):
-            return await _exchange(endpoint, path)
+            return await _exchange(endpoint, path, key)
     except (OSError, TimeoutError, ValueError, IndexError):
         return 0, b""
 
 
-async def _exchange(endpoint: Endpoint, path: str) -> tuple[int, bytes]:
+async def _exchange(endpoint: Endpoint, path: str, key: str = "") -> tuple[int, bytes]:
+    authorization = f"Authorization: Bearer {key}\r\n" if key else ""
     reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
     try:
         writer.write(
-            f"GET {path} HTTP/1.1\r\nHost: {endpoint.host}:{endpoint.port}\r\nConnection: close\r\n\r\n".encode()
+            f"GET {path} HTTP/1.1\r\nHost: {endpoint.host}:{endpoint.port}\r\n{authorization}"
+            "Connection: close\r\n\r\n".encode()
         )
         answer = b""
         while len(answer) < MAX_ANSWER_BYTES and (chunk := await reader.read(16 * 1024)):

@@ -38,15 +38,26 @@ class Unpacker:
         self._engine = engine
         self._method = method
 
-    def unpack(self, archive: Path, program: str, destination: Path, folder: str | None = None) -> None:
-        """Put the files of ``folder`` (default: the one that holds ``program``) into ``destination``, executable."""
+    def unpack(
+        self,
+        archive: Path,
+        program: str,
+        destination: Path,
+        folder: str | None = None,
+        beside: tuple[str, ...] = (),
+    ) -> None:
+        """Put the files of ``folder`` (default: the one that holds ``program``) into ``destination``, executable;
+        ``beside`` are folders in it whose files come along."""
         destination.mkdir(mode=0o755)
         source = PurePosixPath(folder) if folder is not None else self._folder_of(archive, program)
+        places = {source: destination} | {source / name: destination / name for name in beside}
         total = 0
         for member in self._members(archive):
-            if member.path.parent != source:
+            place = places.get(member.path.parent)
+            if place is None:
                 continue
-            target = destination / member.path.name
+            place.mkdir(mode=0o755, exist_ok=True)
+            target = place / member.path.name
             if member.link is not None:
                 if not _LINK_TARGET.fullmatch(member.link):
                     raise self._refused(f"{member.path} links outside its folder")

@@ -25,12 +25,14 @@ class InvalidBody(AdminError):
 
 @dataclass(eq=False)
 class BodyNotJson(AdminError):
-    """A body that is not declared as JSON, which is also what a form of a web page could send."""
+    """A body that is not declared as what the route reads, which is also what a form of a web page could send."""
 
     code: ClassVar[str] = "unsupported_media_type"
+    kind: str = "JSON"
+    expected: str = "application/json"
 
     def text(self) -> str:
-        return "a request body must be JSON; send it with Content-Type: application/json"
+        return f"a request body must be {self.kind}; send it with Content-Type: {self.expected}"
 
 
 @dataclass(eq=False)
@@ -117,6 +119,21 @@ class ReloadUnavailable(AdminError):
 
     def text(self) -> str:
         return f"nothing to reload from: {self.reason}"
+
+
+@dataclass(eq=False)
+class ConfigMoved(AdminError):
+    """A configuration was sent for a revision that is no longer the loaded one (document 2, "PUT /admin/config")."""
+
+    code: ClassVar[str] = "config_moved"
+    expected: str
+    actual: str
+
+    def text(self) -> str:
+        return (
+            f"the loaded revision is {self.actual}, not {self.expected}; read the configuration again and reapply"
+            " the change to it"
+        )
 
 
 @dataclass(eq=False)

@@ -126,3 +126,40 @@ class PullsFailed(CliError):
 
     def text(self) -> str:
         return f"{self.failed} of {self.total} pulls failed; what came is kept, run it again to resume"
+
+
+@dataclass(eq=False)
+class PlanUnusable(CliError):
+    """The file of `apply -p` is not a plan that `plan --out` wrote, or cannot be read."""
+
+    code: ClassVar[str] = "plan_unusable"
+    file: str
+    reason: str
+
+    def text(self) -> str:
+        return f"{self.file} is no plan: {self.reason}; write one with 'sbproxy plan -f FILE --out PLAN'"
+
+
+@dataclass(eq=False)
+class PlanStale(CliError):
+    """What a plan was made from has changed since; ``planned`` and ``found`` are revisions."""
+
+    code: ClassVar[str] = "plan_stale"
+    what: str
+    planned: str
+    found: str
+
+    def text(self) -> str:
+        return f"{self.what} is {self.found}, not {self.planned} as planned; make a new plan and look at it again"
+
+
+@dataclass(eq=False)
+class ApplyLocked(CliError):
+    """Another apply of the same file runs on this machine."""
+
+    code: ClassVar[str] = "apply_locked"
+    retryable: ClassVar[bool] = True
+    lock: str
+
+    def text(self) -> str:
+        return f"another apply holds {self.lock}; wait for its end and try again"

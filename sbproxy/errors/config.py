@@ -34,6 +34,9 @@ class Problem:
             hints.append(f"allowed: {', '.join(self.allowed)}")
         return f"{text}; {' '.join(hints)}" if hints else text
 
+    def __str__(self) -> str:
+        return self.text()
+
 
 class ConfigError(SbproxyError):
     """Branch: sb.yml and what it is read with."""
@@ -49,6 +52,21 @@ class ConfigUnreadable(ConfigError):
 
     def text(self) -> str:
         return f"{self.file}: {self.reason}"
+
+
+@dataclass(eq=False)
+class ConfigNotWritten(ConfigError):
+    """A new text could not be put in the file's place; what stood there stays. ``running``: it is applied all the
+    same, until the next reload or start."""
+
+    code: ClassVar[str] = "config_not_written"
+    file: str
+    reason: str
+    running: bool = False
+
+    def text(self) -> str:
+        state = "the new configuration runs, but the file holds the old one" if self.running else "nothing has changed"
+        return f"{self.file} cannot be written: {self.reason}; {state}"
 
 
 @dataclass(eq=False)

@@ -64,6 +64,18 @@ class EngineAcquisitionFailed(EngineError):
 
 
 @dataclass(eq=False)
+class EngineAcquisitionCancelled(EngineError):
+    """Whoever wanted the engine has given its acquisition up; nothing of it was kept."""
+
+    code: ClassVar[str] = "engine_acquisition_cancelled"
+    retryable: ClassVar[bool] = True
+    engine: str
+
+    def text(self) -> str:
+        return f"fetching engine {self.engine} was cancelled; the next start that needs it fetches it anew"
+
+
+@dataclass(eq=False)
 class EngineLaunchFailed(EngineError):
     """The process ended, or did not get ready in time. ``verdict`` is an :class:`ExitKind` value."""
 

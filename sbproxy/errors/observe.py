@@ -58,3 +58,19 @@ class LogSettingInvalid(ObserveError):
 
     def text(self) -> str:
         return f"{self.source}: {self.value!r} is not one of ({', '.join(self.known)})"
+
+
+@dataclass(eq=False)
+class ValueStoreUnusable(ObserveError):
+    """The value ledger's file cannot be read or written now. Nothing was added to it; counting goes on in memory."""
+
+    code: ClassVar[str] = "value_store_unusable"
+    retryable: ClassVar[bool] = True
+    path: str
+    reason: str
+
+    def text(self) -> str:
+        return (
+            f"value ledger {self.path}: {self.reason}; completions are counted in memory until it can be used:"
+            " mend its folder, or move the file away to begin anew"
+        )

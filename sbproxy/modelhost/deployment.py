@@ -183,6 +183,18 @@ class Deployment:
         if error is not None:
             raise error
 
+    def forgo(self) -> str | None:
+        """End the engines that start, for an operator who takes the wish back; or return who else waits for them."""
+        if self._starters:
+            return "an operator's load or a reload waits for the same start"
+        if self.gate.waiting:
+            return f"requests wait for the same start ({self.gate.waiting}); stop the deployment to turn them away"
+        self._for_operator = False
+        for replica in self.replicas:
+            if replica.machine.state in ("assigned", "preparing"):
+                replica.feed(events.DrainRequested("abandoned"))
+        return None
+
     async def stop(self, cause: StopCause, deadline_ms: int | None = None, job: JobId | None = None) -> Drain:
         """Drain and stop; return when the engines are gone. A stop under way is joined, its deadline only shortened.
 

@@ -69,6 +69,7 @@ class EngineRun:
         services: Services,
         report: Callable[[Event], None],
         waits: Callable[[Callable[[], str] | None], None],
+        healthy: Callable[[], None],
     ) -> None:
         self._owner = owner
         self._holder = (owner.id, owner.generation, replica)
@@ -77,6 +78,7 @@ class EngineRun:
         self._services = services
         self._report = report
         self._waits = waits
+        self._healthy = healthy
         self._stop = asyncio.Event()
         self._snapshot: Snapshot | None = None
         self._health: HealthWatch | None = None
@@ -258,7 +260,7 @@ class EngineRun:
         """Exit raced against stop and against health."""
         loop = asyncio.get_running_loop()
         name = self._holder[0]
-        self._health = health = HealthWatch(name, process, self._services.timings.health)
+        self._health = health = HealthWatch(name, process, self._services.timings.health, self._healthy)
         stop = loop.create_task(self._stop.wait())
         watching = self._services.background.spawn(health.run(), f"health {name}")
         try:

@@ -32,6 +32,10 @@ class Place:
     def active(self) -> int:
         return 0 if self.gone else self.seat.active
 
+    def trust(self) -> None:
+        """It has answered its health check since a request failed on it."""
+        self.seat.doubted = False
+
 
 class HostPermit:
     """Implements the gateway's ``Permit``."""
@@ -54,6 +58,7 @@ class HostPermit:
     def engine_failed(self, detail: str) -> None:
         # The engine of a place that is gone is gone too, and the next one is not to blame.
         if self._gate is not None and not self._place.gone:
+            self._place.seat.doubted = True
             self._place.suspect(detail)
 
 

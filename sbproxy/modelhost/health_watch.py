@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Callable
 
 from sbproxy.engines.driver import EngineProcess
 from sbproxy.modelhost.core.health import HealthPolicy
@@ -13,12 +14,18 @@ log = logging.getLogger(__name__)
 
 
 class HealthWatch:
-    """``lost`` gets the reason, once; ``run`` is a task that its owner cancels when the engine is gone."""
+    """``lost`` gets the reason, once; ``healthy`` is called after every answer.
 
-    def __init__(self, deployment: str, process: EngineProcess, policy: HealthPolicy) -> None:
+    ``run`` is a task that its owner cancels when the engine is gone.
+    """
+
+    def __init__(
+        self, deployment: str, process: EngineProcess, policy: HealthPolicy, healthy: Callable[[], None]
+    ) -> None:
         self._deployment = deployment
         self._process = process
         self._policy = policy
+        self._healthy = healthy
         self._soon = asyncio.Event()
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
@@ -33,6 +40,7 @@ class HealthWatch:
             await self._pause(missed)
             if await self._process.healthy(policy.timeout_s):
                 missed = 0
+                self._healthy()
                 continue
             missed += 1
             pid, of = self._process.pid, policy.misses

@@ -11,7 +11,6 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from sbproxy.artifacts.core.model import PullIntent
 from sbproxy.catalog.core.model import ArtifactDigest, Catalog, PullPolicy, ResolvedArtifact
@@ -21,12 +20,12 @@ from sbproxy.errors.modelhost import AdmissionRejected, UnknownDeployment
 from sbproxy.errors.tree import SbproxyError
 from sbproxy.modelhost.background import Background
 from sbproxy.modelhost.candidate import prepare_candidate
-from sbproxy.modelhost.core.jobs import JobId, JobKind, StopKind
+from sbproxy.modelhost.core.jobs import ENDED_EARLY, JobId, JobKind, StopKind
 from sbproxy.modelhost.core.status import Availability, Priority, ReplicaState, StatusRow
 from sbproxy.modelhost.deployment import Deployment, Superseded
 from sbproxy.modelhost.engine_supply import EngineSupply
 from sbproxy.modelhost.gate import HostPermit
-from sbproxy.modelhost.job_desk import JobDesk
+from sbproxy.modelhost.job_desk import Job, JobDesk
 from sbproxy.modelhost.ports import ArtifactStore, DeviceInventory, HostMetrics, JobStore
 from sbproxy.modelhost.pulls import PullDesk
 from sbproxy.modelhost.reload import Prepared
@@ -221,20 +220,6 @@ class ModelHost:
         await self._ask_drivers(self._roster.services.drivers)
         await measure(list(self._roster))
 
-    def deployments_document(self) -> dict[str, Any]:
-        """The body of ``GET /admin/model-host/deployments``: a file-managed host has no durable revision."""
-        config = self._roster.services.config
-        return {
-            "schema_version": 1,
-            "authority": config.authority,
-            "read_only": config.authority != "admin_managed",
-            "revision": None,
-            "content_digest": None,
-            "deployments": {
-                name: each.config.model_dump(mode="json") for name, each in sorted(self._roster.deployments.items())
-            },
-        }
-
     def resident_digests(self) -> frozenset[ArtifactDigest]:
         """Artifacts that an engine uses or is about to use."""
         return frozenset(each.artifact.digest for each in self._roster.resident)
@@ -263,7 +248,10 @@ class ModelHost:
             self._find(deployment)
         job = await self.jobs.open(kind, deployment)
 
+        target: Deployment | None = None
+
         async def run() -> None:
+            nonlocal target
             job.run()
             try:
                 await self._roster.settled(deployment)
@@ -275,11 +263,27 @@ class ModelHost:
                 reason = error.reason if isinstance(error, AdmissionRejected) else error.code
                 log.error("%s of %s failed: %s", kind, deployment, error)
                 job.fail(f"{kind} failed ({reason}); inspect server logs", reason)
+            except asyncio.CancelledError:
+                if not job.cancel_asked:
+                    raise
+                # Whoever else wants the engine goes on waiting for it.
+                if target is not None:
+                    target.forgo()
+                job.fail(f"{kind} was cancelled", ENDED_EARLY)
             else:
                 job.finish(note=note)
 
-        self._roster.services.background.spawn(run(), f"{kind} {deployment}")
+        working = self._roster.services.background.spawn(run(), f"{kind} {deployment}")
+        if kind == "load":
+            job.on_cancel(lambda: _call_off(working, job))
         return job.id
+
+
+def _call_off(task: asyncio.Task[None], job: Job) -> None:
+    task.cancel()
+    if job.record.state == "queued":
+        # A task that has not begun never does.
+        job.fail("load was cancelled", ENDED_EARLY)
 
 
 async def _shut_down(deployment: Deployment, deadline_ms: int) -> None:

@@ -1,6 +1,7 @@
 """Tells followers about job events, in order, with replay and with gaps said out loud (contracts section 18).
 
-Lives on the event loop: one process-wide sequence from 0; the last 64 events of each of the last 512 jobs replay.
+Lives on the event loop: one process-wide sequence, from 0 with a new store and behind the last one after that; the
+last 64 events of each of the last 512 jobs replay.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ class Gap:
 
     first: int
     last: int
+    resume: int | None = None
+    """The number to resume after when the reader breaks off here; None: ``last``. It is less where what is known of
+    the missing events follows."""
 
 
 class _Follower:
@@ -70,12 +74,13 @@ class _Follower:
 
 
 class JobFeed:
-    """All job events of this process."""
+    """All job events of this process. Its first one has the number ``first``; lower ones are of an earlier process."""
 
-    def __init__(self) -> None:
-        self._next = 0
+    def __init__(self, first: int = 0) -> None:
+        self.first = first
+        self._next = first
         self._rings: OrderedDict[JobId, deque[JobEvent]] = OrderedDict()
-        self._lost = -1
+        self._lost = first - 1
         self._lost_of: dict[JobId, int] = {}
         self._followers: set[_Follower] = set()
 
@@ -86,6 +91,11 @@ class JobFeed:
     def knows(self, job_id: JobId) -> bool:
         """Whether events of the job can be replayed."""
         return job_id in self._rings
+
+    def last(self, job_id: JobId) -> JobRecord | None:
+        """The newest state that was told of a job, while it can be replayed."""
+        ring = self._rings.get(job_id)
+        return ring[-1].job if ring else None
 
     def publish(self, job: JobRecord) -> int:
         """Number one event and hand it to every follower; returns its sequence."""
@@ -108,8 +118,8 @@ class JobFeed:
         """Events of one job (ends after its terminal one) or of all jobs (never ends).
 
         ``after`` is the last sequence the follower has seen: what came later is replayed first, behind a Gap when some
-        of it is gone. None replays everything that is kept. A sequence this process has not given out yet comes
-        from an earlier process: everything is replayed behind a gap.
+        of it is gone. None replays everything that is kept. A sequence that nobody has given out yet is of another
+        store: everything is replayed behind a gap.
         """
         follower = _Follower(job_id)
         for item in self._replay(job_id, after):
@@ -133,7 +143,7 @@ class JobFeed:
         rings = self._rings.values() if job_id is None else [self._rings.get(job_id, deque())]
         kept = sorted((e for ring in rings for e in ring if e.sequence > seen), key=lambda event: event.sequence)
         if foreign:
-            return [Gap(0, max(self._next - 1, 0)), *kept]
+            return [Gap(self.first, max(self._next - 1, self.first)), *kept]
         if after is not None and lost > seen:
             return [Gap(seen + 1, lost), *kept]
         return list(kept)

@@ -8,22 +8,24 @@ from __future__ import annotations
 import logging
 
 from sbproxy.modelhost.core.events import DrainRequested, Event, StartRequested, cause_of
-from sbproxy.modelhost.core.jobs import TERMINAL, JobId, JobKind
+from sbproxy.modelhost.core.jobs import ENDED_EARLY, TERMINAL, JobId, JobKind
 from sbproxy.modelhost.core.lifecycle import Generation
 from sbproxy.modelhost.drain import Drain
-from sbproxy.modelhost.job_desk import Job, JobDesk
+from sbproxy.modelhost.job_desk import Job, JobDesk, Withdraw
 
 log = logging.getLogger(__name__)
 
 
 class Journal:
-    """``job_id`` is the job of the latest transition or operation, ours or an operator's."""
+    """``job_id`` is the job of the latest transition or operation, ours or an operator's. ``withdraw`` takes a start
+    back, where its own job is cancelled."""
 
-    def __init__(self, deployment: str, generation: int, replica: int, jobs: JobDesk) -> None:
+    def __init__(self, deployment: str, generation: int, replica: int, jobs: JobDesk, withdraw: Withdraw) -> None:
         self._deployment = deployment
         self._generation = generation
         self._replica = replica
         self._jobs = jobs
+        self._withdraw = withdraw
         self._job: Job | None = None
         self.job_id: JobId | None = None
 
@@ -71,6 +73,8 @@ class Journal:
             return
         self._job = self._jobs.begin(kind, self._deployment)
         self._job.run()
+        if kind == "launch":
+            self._job.on_cancel(self._withdraw)
         self.job_id = self._job.id
 
     def _settle(self, after: Generation, drain: Drain | None) -> None:
@@ -83,6 +87,8 @@ class Journal:
             return  # the desk has closed
         if job.record.kind == "drain" or after.state == "ready":
             job.finish(note=drain.note if drain is not None else None)
+        elif job.cancel_asked:
+            job.fail("launch was cancelled", ENDED_EARLY)
         else:
             reason = after.failure.reason_code if after.state == "failed" and after.failure else "draining"
             job.fail(f"launch failed ({reason}); inspect server logs", reason)

@@ -53,7 +53,15 @@ class DeviceInventory(Protocol):
 
 
 class JobStore(Protocol):
-    """Durable job records. Blocking, safe from any thread. Implemented by ``sbproxy.modelhost.job_store``."""
+    """Durable job records. Blocking, safe from any thread; every method raises JobStoreUnusable when it cannot.
+
+    Implemented by ``sbproxy.modelhost.job_store``.
+    """
+
+    @property
+    def first_sequence(self) -> int:
+        """The number for this process's first job event: above all that any process before it can have told."""
+        ...
 
     def save(self, job: JobRecord) -> None:
         """Insert, or update what may change of a known id."""

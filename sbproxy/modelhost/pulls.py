@@ -8,14 +8,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from sbproxy.artifacts.core.model import PullIntent, PullProgress, Ready, Snapshot
 from sbproxy.catalog.core.model import ArtifactDigest, PullPolicy, ResolvedArtifact
-from sbproxy.errors.artifacts import ArtifactError
-from sbproxy.modelhost.core.jobs import JobId, JobProgress
+from sbproxy.errors.artifacts import ArtifactError, PullCancelled
+from sbproxy.modelhost.core.jobs import ENDED_EARLY, INTERRUPTED, JobId, JobProgress
 from sbproxy.modelhost.job_desk import Job, JobDesk
 from sbproxy.modelhost.ports import ArtifactStore, HostMetrics
 
@@ -24,16 +23,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class _Pull:
-    task: asyncio.Task[Snapshot]
-    cancelled: threading.Event
+    store: ArtifactStore
+    artifact: ResolvedArtifact
+    intent: PullIntent
+    policy: PullPolicy
+    job: Job
+    cancelled: threading.Event = field(default_factory=threading.Event)
+    interrupted: bool = False
     interested: int = 0
-    job: JobId | None = None
-    told: list[Callable[[JobId], None]] = field(default_factory=list)
-
-    def begun(self, job: asyncio.Future[JobId]) -> None:
-        self.job = job.result()
-        for told in self.told:
-            told(self.job)
+    task: asyncio.Task[Snapshot] = field(init=False)
 
 
 @dataclass(slots=True)
@@ -61,38 +59,32 @@ class PullDesk:
         if isinstance(await asyncio.to_thread(store.state, artifact), Ready):
             return await self._counted(asyncio.to_thread(store.ensure, artifact, intent=intent, policy=policy))
         shared = self._shared.get(artifact.digest)
-        if shared is None:
-            shared = self._begin(store, artifact, intent, policy, None)
+        if shared is None or shared.cancelled.is_set():
+            job = self.jobs.begin("pull", artifact.subject)
+            shared = self._begin(_Pull(store, artifact, intent, policy, job))
             self._shared[artifact.digest] = shared
-        if told is not None and shared.job is None:
-            shared.told.append(told)
-        elif told is not None and shared.job is not None:
-            told(shared.job)
+        if told is not None:
+            told(shared.job.id)
         return await self._join(shared)
 
     def begin(
         self, store: ArtifactStore, artifact: ResolvedArtifact, intent: PullIntent, policy: PullPolicy, job: Job
     ) -> asyncio.Task[Snapshot]:
         """Pull under a job that the caller has opened, beside whoever else pulls; the store serializes them."""
-        return self._begin(store, artifact, intent, policy, job).task
+        return self._begin(_Pull(store, artifact, intent, policy, job)).task
 
     async def close(self) -> None:
-        """End all pulls, keeping what came."""
+        """End all pulls, keeping what came; their jobs are interrupted."""
         for pull in self._running:
+            pull.interrupted = True
             pull.cancelled.set()
         await asyncio.gather(*(pull.task for pull in self._running), return_exceptions=True)
 
-    def _begin(
-        self, store: ArtifactStore, artifact: ResolvedArtifact, intent: PullIntent, policy: PullPolicy, job: Job | None
-    ) -> _Pull:
-        cancelled = threading.Event()
-        jobs: asyncio.Future[JobId] = asyncio.get_running_loop().create_future()
-        work = self._run(store, artifact, intent, policy, job, cancelled, jobs)
-        task = asyncio.get_running_loop().create_task(work, name=f"pull {artifact.subject}")
-        pull = _Pull(task, cancelled)
-        jobs.add_done_callback(pull.begun)
+    def _begin(self, pull: _Pull) -> _Pull:
+        pull.job.on_cancel(pull.cancelled.set)
+        pull.task = asyncio.get_running_loop().create_task(self._run(pull), name=f"pull {pull.artifact.subject}")
         self._running.add(pull)
-        task.add_done_callback(lambda ended: self._ended(artifact.digest, pull, ended))
+        pull.task.add_done_callback(lambda task: self._ended(pull, task))
         return pull
 
     async def _join(self, pull: _Pull) -> Snapshot:
@@ -104,20 +96,10 @@ class PullDesk:
             if pull.interested == 0 and not pull.task.done():
                 pull.cancelled.set()
 
-    async def _run(
-        self,
-        store: ArtifactStore,
-        artifact: ResolvedArtifact,
-        intent: PullIntent,
-        policy: PullPolicy,
-        opened: Job | None,
-        cancelled: threading.Event,
-        begun: asyncio.Future[JobId],
-    ) -> Snapshot:
+    async def _run(self, pull: _Pull) -> Snapshot:
         loop = asyncio.get_running_loop()
-        job = opened or await self.jobs.open("pull", artifact.subject)
-        begun.set_result(job.id)
-        started = time.perf_counter()
+        job, artifact = pull.job, pull.artifact
+        started = loop.time()
         log.info(
             "pull_started artifact=%s bytes=%d job=%s", artifact.subject, artifact.variant.total_size_bytes, job.id
         )
@@ -128,20 +110,26 @@ class PullDesk:
         try:
             snapshot = await self._counted(
                 asyncio.to_thread(
-                    store.ensure, artifact, intent=intent, policy=policy, progress=progress, cancelled=cancelled
+                    pull.store.ensure,
+                    artifact,
+                    intent=pull.intent,
+                    policy=pull.policy,
+                    progress=progress,
+                    cancelled=pull.cancelled,
                 )
             )
         except ArtifactError as error:
-            seconds = time.perf_counter() - started
-            self.metrics.downloaded(0, seconds, failed=True)
-            log.error("pull_failed artifact=%s seconds=%.1f job=%s: %s", artifact.subject, seconds, job.id, error)
-            job.fail(str(error), error.code)
+            self._failed(pull, error, loop.time() - started)
             raise
-        seconds, total = time.perf_counter() - started, snapshot.verified_bytes
+        self._done(job, snapshot, artifact.subject, loop.time() - started)
+        return snapshot
+
+    def _done(self, job: Job, snapshot: Snapshot, subject: str, seconds: float) -> None:
+        total = snapshot.verified_bytes
         self.metrics.downloaded(snapshot.fetched_bytes, seconds, failed=False)
         log.info(
             "pull_finished artifact=%s bytes=%d fetched=%d seconds=%.1f job=%s",
-            artifact.subject,
+            subject,
             total,
             snapshot.fetched_bytes,
             seconds,
@@ -150,19 +138,30 @@ class PullDesk:
         if job.record.state == "downloading":
             job.progress("verifying", JobProgress(total, total))
         job.finish(JobProgress(total, total))
-        return snapshot
+
+    def _failed(self, pull: _Pull, error: ArtifactError, seconds: float) -> None:
+        job, code = pull.job, error.code
+        if isinstance(error, PullCancelled):
+            code = INTERRUPTED if pull.interrupted else ENDED_EARLY
+            log.info("pull_ended artifact=%s seconds=%.1f job=%s: %s", pull.artifact.subject, seconds, job.id, code)
+        else:
+            self.metrics.downloaded(0, seconds, failed=True)
+            log.error("pull_failed artifact=%s seconds=%.1f job=%s: %s", pull.artifact.subject, seconds, job.id, error)
+        job.fail(str(error), code)
 
     async def _counted(self, ensure: Awaitable[Snapshot]) -> Snapshot:
         try:
             return await ensure
+        except PullCancelled:
+            raise  # what people want is no error of the artifact
         except ArtifactError as error:
             self.metrics.artifact_error(error.code)
             raise
 
-    def _ended(self, digest: ArtifactDigest, pull: _Pull, task: asyncio.Task[Snapshot]) -> None:
+    def _ended(self, pull: _Pull, task: asyncio.Task[Snapshot]) -> None:
         self._running.discard(pull)
-        if self._shared.get(digest) is pull:
-            del self._shared[digest]
+        if self._shared.get(pull.artifact.digest) is pull:
+            del self._shared[pull.artifact.digest]
         if not task.cancelled():
             task.exception()  # everybody may have left; the job has the error
 

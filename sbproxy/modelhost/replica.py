@@ -43,6 +43,10 @@ class Owner(Resident, Protocol):
     @property
     def services(self) -> Services: ...
 
+    def forgo(self) -> str | None:
+        """See ``Deployment.forgo``."""
+        ...
+
     def replica_ready(self) -> None: ...
 
     def replica_refuses(self, replica: Replica, reason: AdmissionReason, error: SbproxyError | None) -> None:
@@ -64,7 +68,7 @@ class Replica:
     def __init__(self, index: int, owner: Owner) -> None:
         self.index = index
         self.machine = Generation()
-        self.journal = Journal(owner.id, owner.generation, index, owner.services.jobs)
+        self.journal = Journal(owner.id, owner.generation, index, owner.services.jobs, owner.forgo)
         self.resident_bytes: int | None = None
         self.run: EngineRun | None = None
         self.waits_for_room: Cause | None = None
@@ -143,7 +147,9 @@ class Replica:
 
     def _prepare(self) -> None:
         self._cancel_restart()
-        self.run = EngineRun(self._owner, self.index, self._owner.services, self.feed, self._wait_for_room)
+        self.run = EngineRun(
+            self._owner, self.index, self._owner.services, self.feed, self._wait_for_room, self._healthy
+        )
         self._spawn(self.run.prepare("runtime"), "prepare")
 
     def _launch(self) -> None:
@@ -157,6 +163,10 @@ class Replica:
         self.waits_for_room = cause
         if changed:
             self._owner.room_wanted(self)
+
+    def _healthy(self) -> None:
+        if self._place is not None:
+            self._place.trust()
 
     def _stop_run(self) -> None:
         self._cancel_deadline()

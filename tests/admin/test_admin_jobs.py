@@ -8,9 +8,10 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from sbproxy.api.model_host import JobsAnswer
+from sbproxy.api.model_host import JobAnswer, JobsAnswer
+from sbproxy.errors.modelhost import JobStoreUnusable
 from sbproxy.modelhost.core.jobs import JobProgress
-from sbproxy.modelhost.job_feed import EVENTS_PER_JOB
+from sbproxy.modelhost.job_feed import EVENTS_PER_JOB, JobFeed
 from support.admin_world import ADMIN, VIEWER, AdminWorld, SseReader, admin_world, job, ulid
 from support.snapshot import check_json_snapshot
 
@@ -93,6 +94,65 @@ async def test_unknown_ids(suffix: str) -> None:
     async with admin_world() as world:
         status, body = await world.get(f"{JOBS}/{ulid(9)}{suffix}")
         assert (status, body["job_id"], body["code"]) == (404, ulid(9), "unknown_job")
+
+
+async def test_cancel_asks_and_shows_the_job_as_it_stands() -> None:
+    async with admin_world() as world:
+        world.jobs.put(job(1, "downloading", "pull"))
+        for _ in range(2):
+            status, body = await world.post(f"{JOBS}/{ulid(1)}/cancel")
+            assert (status, body["job"]["state"]) == (202, "downloading")
+            assert JobAnswer.model_validate(body).model_dump(mode="json") == body
+        assert set(world.jobs.cancelled) == {ulid(1)}
+
+
+async def test_what_cannot_be_cancelled() -> None:
+    async with admin_world() as world:
+        world.jobs.put(job(1, "ready"))
+        status, body = await world.post(f"{JOBS}/{ulid(1)}/cancel")
+        assert (status, body["code"], body["job_id"]) == (409, "job_not_cancellable", ulid(1))
+        assert body["error"] == f"load job {ulid(1)} cannot be cancelled: it has ended (ready)"
+        status, body = await world.post(f"{JOBS}/{ulid(9)}/cancel")
+        assert (status, body["code"], body["job_id"]) == (404, "unknown_job", ulid(9))
+        status, body = await world.post(f"{JOBS}/x/cancel")
+        assert (status, body["error"]) == (400, "operation job ID must be a ULID")
+        status, body = await world.post(f"{JOBS}/{ulid(1)}/cancel", {"force": True})
+        assert (status, body["code"]) == (400, "invalid_body")
+
+
+async def test_who_may_only_read_cancels_nothing() -> None:
+    async with admin_world() as world:
+        world.jobs.put(job(1, "downloading", "pull"))
+        headers = await world.log_in(VIEWER)
+        status, _ = await world.post(f"{JOBS}/{ulid(1)}/cancel", who=None, headers=headers)
+        assert status == 403
+        status, _ = await world.post(f"{JOBS}/{ulid(1)}/cancel", who=None)
+        assert status == 401
+        assert world.jobs.cancelled == []
+
+
+@pytest.mark.parametrize("path", [JOBS, f"{JOBS}/{ulid(1)}", f"{JOBS}/{ulid(1)}/stream"])
+async def test_a_store_that_cannot_be_read_names_no_path(path: str) -> None:
+    async with admin_world() as world:
+        world.jobs.failure = JobStoreUnusable("/secret-folder/jobs.db", "database is locked")
+        status, body = await world.get(path)
+        assert (status, body["code"]) == (502, "job_store_unusable")
+        assert "secret-folder" not in body["error"]
+
+
+async def test_a_gap_over_a_restart_says_where_to_resume_and_no_count() -> None:
+    async with admin_world() as world:
+        world.jobs.put(job(1, "failed", error_code="interrupted", sequence=1_000_006))
+        world.jobs.feed = JobFeed(1_000_007)
+        world.jobs.moved(job(2, "queued"))
+        async with stream(world, f"{JOBS}/stream", after=3) as events:
+            _, gap, stored, live = [await events.next() for _ in range(4)]
+            assert gap is not None
+            assert (gap.event, gap.id, json.loads(gap.data or "")) == ("gap", "3", {"from": 4, "to": 1_000_006})
+            assert stored is not None
+            assert (stored.id, json.loads(stored.data or "")["error_code"]) == ("1000006", "interrupted")
+            assert live is not None
+            assert (live.id, json.loads(live.data or "")["state"]) == ("1000007", "queued")
 
 
 async def test_a_stream_replays_follows_and_ends_with_the_job() -> None:

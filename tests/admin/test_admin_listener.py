@@ -39,6 +39,7 @@ def deps(world: AdminWorld, config: AdminConfig) -> AdminDeps:
         reloader=world.reloader,
         health=lambda: world.health,
         metrics_text=world.metrics.text,
+        value=world.value.report,
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sbproxy.admin.ports import DesiredState, Inventory
+from sbproxy.admin.ports import DesiredMap, Inventory
 from sbproxy.admin.views import local_serving
 from sbproxy.api.model_host import CatalogAnswer, DeploymentsAnswer, FilesAnswer, HostStatus
 from sbproxy.errors.engines import EngineLaunchFailed
@@ -223,7 +223,7 @@ async def test_the_map_cannot_be_replaced_under_file_management() -> None:
 
 async def test_the_write_boundary_is_told() -> None:
     async with admin_world() as world:
-        world.host.state = DesiredState("admin_managed", {}, revision=None)
+        world.host.state = DesiredMap("admin_managed", {}, revision=None)
         _, body = await world.get(f"{PREFIX}/deployments")
         assert body == {
             "schema_version": 1,

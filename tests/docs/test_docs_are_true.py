@@ -17,6 +17,7 @@ from pydantic.fields import FieldInfo
 from sbproxy.config.core.document import AdminConfig, AdminTlsConfig, OperatorConfig, ProxyConfig
 from sbproxy.config.core.model_host import CacheConfig, DeploymentConfig, EngineConfig, ModelHostConfig
 from sbproxy.config.core.origins import AiProxyAction, OriginConfig, ProviderConfig
+from sbproxy.config.core.serve import ServeConfig, ServeModelConfig
 from sbproxy.config.load import load_text
 from sbproxy.config.schema import schema
 from sbproxy.engines.core.extra_args import ALLOWED
@@ -37,6 +38,8 @@ BLOCKS: dict[str, type[BaseModel]] = {
     "origins.HOST": OriginConfig,
     "origins.HOST.action": AiProxyAction,
     "origins.HOST.action.providers[]": ProviderConfig,
+    "origins.HOST.action.providers[].serve": ServeConfig,
+    "origins.HOST.action.providers[].serve.models[]": ServeModelConfig,
 }
 
 
@@ -93,21 +96,21 @@ def test_the_key_tables_of_configuration_md_are_those_of_the_models() -> None:
 @pytest.mark.parametrize(
     ("path", "name", "expected"),
     [
-        ("proxy.model_host", "store_path", "(not in this version)"),
-        ("proxy.model_host", "authority", "(not in this version: `admin_managed`, `cluster_authority`)"),
-        ("proxy.model_host", "handoff_timeout_ms", "(only `60000` in this version)"),
+        ("proxy.model_host", "store_path", ""),
+        ("proxy.model_host", "authority", "(not in this version: `cluster_authority`)"),
         ("proxy.model_host", "safety_margin", ""),
-        ("proxy.model_host.cache", "budget_gib", "(not in this version)"),
         ("proxy.model_host.cache", "directory", ""),
-        ("proxy.model_host.engines.NAME", "launch", "(not in this version: `container`, `uv`)"),
-        ("proxy.model_host.engines.NAME", "image", "(not in this version)"),
-        ("proxy.model_host.engines.NAME", "shm_size_gib", "(not in this version)"),
+        ("proxy.model_host.engines.NAME", "launch", ""),
+        ("proxy.model_host.engines.NAME", "image", ""),
         ("proxy.model_host.engines.NAME", "sha256", ""),
-        ("proxy.model_host.deployments.ID", "replicas", "(only `1` in this version)"),
-        ("proxy.model_host.deployments.ID", "tensor_parallel", "(only `1` in this version)"),
-        ("proxy.model_host.deployments.ID", "cold_start", "(not in this version: `fallback`)"),
+        ("proxy.model_host.deployments.ID", "heterogeneous_variants", "(only `false` in this version)"),
+        ("proxy.model_host.deployments.ID", "required_labels", "(not in this version)"),
+        ("proxy.model_host.deployments.ID", "spread_by", "(not in this version)"),
+        ("proxy.model_host.deployments.ID", "replicas", ""),
         ("proxy.model_host.deployments.ID", "warm", ""),
         ("proxy.model_host.deployments.ID", "model", ""),
+        ("origins.HOST.action.providers[].serve", "queue_timeout_ms", ""),
+        ("origins.HOST.action.providers[].serve.models[]", "keep_alive", ""),
         ("origins.HOST.action.providers[]", "timeout_ms", ""),
     ],
 )

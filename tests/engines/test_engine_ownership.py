@@ -103,6 +103,25 @@ def test_the_kernel_ends_the_engine_of_a_killed_daemon(tmp_path: Path, started: 
     assert list((tmp_path / "run").glob("chat-*")) == [], "the key of the dead engine is still there"
 
 
+def test_a_helper_without_the_token_in_its_environment_is_ended_too(tmp_path: Path, started: Any) -> None:
+    """As vLLM's workers are: they outlive their leader, and a process title stands where their environment was."""
+    fake = fake_engine.install(tmp_path / "fake")
+    program = tmp_path / "leader"
+    program.write_text(f'#!/bin/sh\nenv -i /bin/sleep 600 &\necho $! >{tmp_path}/helper\nexec {fake} "$@"\n')
+    program.chmod(0o755)
+    daemon, engine = start_daemon(tmp_path, program, started)
+    helper = int((tmp_path / "helper").read_text())
+    folder = next((tmp_path / "run").glob("chat-*"))
+    visitor = subprocess.Popen(["/bin/sleep", "600"], cwd=folder)
+    started.append(visitor)
+    kill(daemon)
+    assert wait_for(lambda: not fake_engine.alive(engine), 2)
+    assert fake_engine.alive(helper)
+    reaped = OwnershipLedger(tmp_path / "ownership").reap_orphans()
+    assert [(each.pid, each.ended) for each in reaped] == [(helper, True)]
+    assert visitor.poll() is None, "somebody who only looks into the folder is no engine"
+
+
 def test_a_surviving_orphan_is_ended_by_the_next_daemon(tmp_path: Path, started: Any) -> None:
     daemon, engine = start_daemon(tmp_path, immortal(tmp_path), started)
     ledger = OwnershipLedger(tmp_path / "ownership")

@@ -53,6 +53,22 @@ def test_embeddings_of_a_chat_model() -> None:
     assert isinstance(error, UnsupportedByModel)
 
 
+def test_an_embedding_input_longer_than_the_context() -> None:
+    """The engine answers 500 and speaks of its batch, which holds one context."""
+    words = "input (564 tokens) is too large to process. increase the physical batch size (current batch size: 512)"
+    error = engine(500, type="server_error", message=words)
+    assert isinstance(error, ContextLengthExceeded)
+    assert (error.prompt_tokens, error.context_tokens) == (564, 512)
+    assert "batch" not in str(error)
+    assert isinstance(engine(500, type="server_error", message="it said: " + words), EngineFault)
+
+
+def test_a_chat_with_an_embedding_model() -> None:
+    words = "the current context does not logits computation. skipping"
+    error = engine(500, type="server_error", message=words)
+    assert isinstance(error, UnsupportedByModel)
+
+
 def test_an_image_for_a_text_model() -> None:
     error = engine(500, type="server_error", message="image input is not supported - hint: mmproj at /srv/x")
     assert isinstance(error, UnsupportedContent)

@@ -61,6 +61,13 @@ def test_a_grant_goes_to_the_least_loaded_open_seat() -> None:
     assert (queue.active, queue.release(first)) == (3, [])
 
 
+def test_a_doubted_seat_is_used_when_there_is_no_other() -> None:
+    queue, first = opened(1)
+    second, _ = queue.open_seat()
+    first.doubted = True
+    assert [queue.try_grant() for _ in range(3)] == [second, first, None]
+
+
 def test_a_closed_seat_grants_nobody_and_all_are_refused_in_order() -> None:
     queue, seat = opened()
     queue.try_grant()

@@ -366,3 +366,28 @@ async def test_a_crowd_settles_and_loses_nobody(tmp_path: Path, seed: int) -> No
     assert outcomes["served"] > 20
     assert sum(active.values()) == 0
     await world.close()
+
+
+async def test_a_replica_on_which_a_request_failed_is_spared_until_it_proves_its_health(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    await world.apply(a={"replicas": 2, "variant": "q4", "warm": True})
+    failed = await world.host.acquire("a", "standard")
+    world.driver.alive[0].answers = False
+    failed.engine_failed("connection refused")
+    failed.release()
+    again = await world.host.acquire("a", "standard")
+    assert again.endpoint.port != failed.endpoint.port
+    again.release()
+    world.driver.alive[0].answers = True
+    trusted: set[int] = set()
+
+    def both() -> bool:
+        permit = world.host.try_acquire("a")
+        if permit is not None:
+            trusted.add(permit.endpoint.port)
+            permit.release()
+        return len(trusted) == 2
+
+    await eventually(both)
+    await world.host.stop("a")
+    await world.close()

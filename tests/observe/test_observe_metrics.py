@@ -15,7 +15,8 @@ from sbproxy.observe.request_log import RequestLog
 from sbproxy.observe.request_totals import MAX_CELLS
 from sbproxy.observe.series import LATENCY_BUCKETS, OTHER
 from sbproxy.observe.sink import RequestObserver
-from support.admin_world import request_record, row
+from sbproxy.observe.value_ledger import ValueLedger
+from support.admin_world import MemoryLanes, request_record, row
 
 Samples = dict[str, dict[tuple[tuple[str, str], ...], float]]
 
@@ -228,7 +229,7 @@ def test_counters_are_safe_from_threads() -> None:
 
 
 def test_recording_a_request_costs_at_most_four_microseconds() -> None:
-    observer = RequestObserver(RequestLog(1000), Metrics())
+    observer = RequestObserver(RequestLog(1000), Metrics(), ValueLedger(MemoryLanes()))
     records = [request_record(number, latency_ms=float(number)) for number in range(100)]
     best = float("inf")
     for _ in range(5):

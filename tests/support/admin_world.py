@@ -20,10 +20,13 @@ from sbproxy.admin.passwords import PasswordHash
 from sbproxy.admin.ports import (
     AdminDeps,
     ComponentHealth,
-    DesiredState,
+    ConfigText,
+    DesiredMap,
     DriftReport,
     Inventory,
+    NewConfig,
     ReloadOutcome,
+    Replaced,
     ResetDone,
 )
 from sbproxy.artifacts.core.model import ArtifactRecord
@@ -40,14 +43,17 @@ from sbproxy.catalog.core.model import (
 from sbproxy.config.core.document import AdminConfig, OperatorConfig
 from sbproxy.errors import SbproxyError
 from sbproxy.errors.admin import ReloadInFlight
-from sbproxy.errors.modelhost import UnknownDeployment, UnknownJob
+from sbproxy.errors.modelhost import JobNotCancellable, UnknownDeployment, UnknownJob
+from sbproxy.modelhost.core.desired_document import Replacement
 from sbproxy.modelhost.core.jobs import JobId, JobKind, JobProgress, JobRecord, JobState, StopKind
 from sbproxy.modelhost.core.status import MemoryEstimate, StatusRow
 from sbproxy.modelhost.job_feed import Gap, JobEvent, JobFeed
 from sbproxy.observe.core.record import RequestRecord
+from sbproxy.observe.core.value import Lane
 from sbproxy.observe.metrics import Metrics
 from sbproxy.observe.request_log import RequestLog
 from sbproxy.observe.sink import RequestObserver
+from sbproxy.observe.value_ledger import ValueLedger
 
 ADMIN = ("admin", "correct horse battery")
 VIEWER = ("viewer", "only looking around")
@@ -159,7 +165,8 @@ class MemoryHost:
         self.rows: list[StatusRow] = [row()]
         self.calls: list[tuple[str, str]] = []
         self.failure: Exception | None = None
-        self.state = DesiredState("file_managed", {"local-qwen": {"model": "qwen2.5-0.5b-instruct", "warm": True}})
+        self.replacements: list[Replacement] = []
+        self.state = DesiredMap("file_managed", {"local-qwen": {"model": "qwen2.5-0.5b-instruct", "warm": True}})
         self.files = Inventory(
             "/var/lib/sbproxy/models",
             [
@@ -177,8 +184,19 @@ class MemoryHost:
     def runtime_revision(self) -> int:
         return 7
 
-    def desired_state(self) -> DesiredState:
+    def authority(self) -> str:
+        return self.state.authority
+
+    async def desired_map(self) -> DesiredMap:
+        if self.failure is not None:
+            raise self.failure
         return self.state
+
+    async def replace_deployments(self, replacement: Replacement) -> Replaced:
+        if self.failure is not None:
+            raise self.failure
+        self.replacements.append(replacement)
+        return Replaced(2, DIGEST, added=("new",), preserved=("local-qwen",))
 
     def catalog(self) -> Catalog:
         return self.document
@@ -209,6 +227,8 @@ class MemoryJobs:
 
     def __init__(self) -> None:
         self.records: dict[str, JobRecord] = {}
+        self.cancelled: list[JobId] = []
+        self.failure: Exception | None = None
         self.feed = JobFeed()
 
     def put(self, *records: JobRecord) -> None:
@@ -219,15 +239,38 @@ class MemoryJobs:
         return self.feed.publish(record)
 
     async def get(self, job_id: JobId) -> JobRecord:
+        if self.failure is not None:
+            raise self.failure
         if job_id not in self.records:
             raise UnknownJob(job_id)
         return self.records[job_id]
 
     async def list(self) -> Sequence[JobRecord]:
+        if self.failure is not None:
+            raise self.failure
         return sorted(self.records.values(), key=lambda record: (record.created_at_ms, record.id))
 
     def follow(self, job_id: JobId | None, after: int | None) -> AsyncIterator[JobEvent | Gap]:
         return self.feed.subscribe(job_id, after)
+
+    async def cancel(self, job_id: JobId) -> JobRecord:
+        record = await self.get(job_id)
+        if record.state in ("ready", "failed", "deleted"):
+            raise JobNotCancellable(job_id, record.kind, f"it has ended ({record.state})")
+        self.cancelled.append(job_id)
+        return record
+
+
+class MemoryLanes:
+    """A store of the value ledger that ends with the test."""
+
+    def __init__(self) -> None:
+        self.lanes: dict[str, Lane] = {}
+
+    def merge(self, added: dict[str, Lane]) -> dict[str, Lane]:
+        for model, lane in added.items():
+            self.lanes.setdefault(model, Lane()).add(lane)
+        return dict(self.lanes)
 
 
 class MemoryReloader:
@@ -239,6 +282,8 @@ class MemoryReloader:
         self.failure: SbproxyError | None = None
         self.degraded: tuple[str, ...] = ()
         self.on_disk = "0123456789ab"
+        self.yaml = "proxy:\n  http_bind_port: 8080\n"
+        self.written: list[NewConfig] = []
         self.hold = asyncio.Event()
         self.hold.set()
         self._running = False
@@ -254,6 +299,16 @@ class MemoryReloader:
             return ReloadOutcome("abc123abc123", START + 0.456, self.degraded)
         finally:
             self._running = False
+
+    async def config_text(self) -> ConfigText:
+        if self.failure is not None:
+            raise self.failure
+        return ConfigText(self.yaml, "abc123abc123")
+
+    async def replace_config(self, new: NewConfig) -> ReloadOutcome:
+        outcome = await self.reload()
+        self.written.append(new)
+        return outcome
 
     async def drift(self) -> DriftReport:
         if self.failure is not None:
@@ -280,6 +335,7 @@ class AdminWorld:
     log: RequestLog
     observer: RequestObserver
     metrics: Metrics
+    value: ValueLedger
     reloader: MemoryReloader
     clock: Clock
     health: list[ComponentHealth]
@@ -336,7 +392,7 @@ async def admin_world(
     max_entries: int = 1000,
 ) -> AsyncIterator[AdminWorld]:
     host, jobs, reloader, clock = MemoryHost(), MemoryJobs(), MemoryReloader(), Clock()
-    metrics, log = Metrics(), RequestLog(max_entries)
+    metrics, log, value = Metrics(), RequestLog(max_entries), ValueLedger(MemoryLanes())
     metrics.watch(host_rows=host.status)
     health = [ComponentHealth("model_host", "healthy"), ComponentHealth("cluster", "not_configured")]
     deps = AdminDeps(
@@ -347,6 +403,7 @@ async def admin_world(
         reloader=reloader,
         health=lambda: health,
         metrics_text=metrics.text,
+        value=value.report,
         started_at=START - 86_400,
         now=clock,
         monotonic=clock,
@@ -358,8 +415,8 @@ async def admin_world(
     await server.start_server()
     try:
         async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as client:
-            observer = RequestObserver(log, metrics)
-            yield AdminWorld(host, jobs, log, observer, metrics, reloader, clock, health, server, client)
+            observer = RequestObserver(log, metrics, value)
+            yield AdminWorld(host, jobs, log, observer, metrics, value, reloader, clock, health, server, client)
     finally:
         await server.close()
 

@@ -29,6 +29,8 @@ _BASES: dict[str, dict[str, Any]] = {
     "origins.HOST": {"action": {"type": "ai_proxy", "providers": [_PROVIDER]}},
     "origins.HOST.action": {"type": "ai_proxy", "providers": [_PROVIDER]},
     "origins.HOST.action.providers[]": _PROVIDER,
+    "origins.HOST.action.providers[].serve": {"models": [{"model": "m"}]},
+    "origins.HOST.action.providers[].serve.models[]": {"model": "m"},
     "proxy.admin.operators[]": {"username": "o", "password": "p"},
     "proxy.admin.tls": {"cert": "c", "key": "k"},
 }
@@ -109,6 +111,8 @@ def _fill(document: dict[str, Any], path: str) -> None:
     """Give the block at ``path`` what it needs beside the key under test."""
     block = document
     for step in path.replace("HOST", "localhost").split("."):
-        block = block[step]
+        block = block[step.removesuffix("[]")]
+        if step.endswith("[]"):
+            block = block[0]
     for key, value in _BASES[path].items():
         block.setdefault(key, value)

@@ -290,6 +290,8 @@ class Counts:
 class MemoryJobs:
     """A JobStore in a dictionary."""
 
+    first_sequence = 0
+
     def __init__(self) -> None:
         self.saved: dict[JobId, JobRecord] = {}
 

@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sbproxy.config.core.model_host import DeploymentConfig
-from sbproxy.config.core.tree import render
-from sbproxy.daemon.checks import argument_findings
 from sbproxy.devices.core.model import Device, Machine
 from sbproxy.engines.core.extra_args import ENGINE
 from sbproxy.engines.core.model import Availability
-from sbproxy.errors import SbproxyError
 from sbproxy_cli.checkup import tools
+from sbproxy_cli.checkup.entries import USABLE, Entry, cuda_devices, demand_of, entries_of
+from sbproxy_cli.checkup.strict import CacheMount, Facts, strict_checks
 from sbproxy_cli.local import Local
 
 GIB = 1 << 30
 _VENDORS = {"cuda": "nvidia", "metal": "apple"}
-_USABLE = ("available", "acquirable")
 
 
-def examine(local: Local, environ: Mapping[str, str]) -> dict[str, Any]:
-    """The whole JSON body. Probes programs, devices, engines and the model hub; starts and fetches nothing."""
+def examine(local: Local, environ: Mapping[str, str], *, strict: bool = False, online: bool = False) -> dict[str, Any]:
+    """The whole JSON body. Probes programs, devices and engines, and the model hub only when ``online``; starts and
+    fetches nothing. Raises DesiredStoreFailed."""
     machine = local.machine
     availability = {name: driver.availability() for name, driver in local.foundation.drivers.items()}
-    entries = [_entry(local, each, availability) for each in local.host.deployments.values()]
+    entries = entries_of(local, availability)
     root = local.foundation.cache_root
     free = tools.free_bytes(root)
-    found = tools.programs()
-    return {
+    demand = demand_of(local, entries)
+    shared = tools.shared_memory()
+    report = {
         "host": {
             "os": machine.os,
             "arch": machine.arch,
@@ -42,23 +42,79 @@ def examine(local: Local, environ: Mapping[str, str]) -> dict[str, Any]:
         "gpus": [_gpu(device) for device in machine.accelerated],
         "drivers": _drivers(machine),
         "engines": [_engine(each) for each in availability.values()],
-        **found,
-        "huggingface": tools.hub(environ),
+        **tools.programs(),
+        "huggingface": tools.hub(environ, online=online),
         "model_cache_dir": str(root),
         "model_cache_exists": root.is_dir(),
         "model_cache_free_bytes": free,
-        "shared_memory": tools.shared_memory(),
-        "serve_entries": entries,
+        "shared_memory": shared,
+        "serve_entries": [each.fields for each in entries],
         "cache_budget_check": _budget(local, free),
-        "serve_demand": _demand(entries),
-        "local_serving": _verdict(entries, availability),
+        "serve_demand": demand,
+        "local_serving": _verdict([each.fields for each in entries], availability),
         "foreign_model_caches": tools.foreign_caches(Path(environ["HOME"]) if environ.get("HOME") else Path.home()),
     }
+    if strict:
+        checks = strict_checks(_facts(local, entries, demand, shared, free))
+        report["strict_checks"] = [dataclasses.asdict(each) for each in checks]
+    return report
 
 
 def engine_missing(report: Mapping[str, Any]) -> bool:
     """Whether a configured model has no engine here: exit code 1."""
     return any(entry["engine"] is None for entry in report["serve_entries"])
+
+
+def startup_blockers(report: Mapping[str, Any]) -> int:
+    """Failed checks of ``--strict``; any is exit code 3."""
+    return sum(each["status"] == "fail" for each in report.get("strict_checks", ()))
+
+
+def _facts(
+    local: Local, entries: list[Entry], demand: Mapping[str, Any], shared: Mapping[str, Any], free: int | None
+) -> Facts:
+    machine = local.machine
+    cards = [device for device in machine.devices if device.kind == "cuda"]
+    wanted = [
+        needed
+        for each in entries
+        if each.artifact and (needed := each.artifact.variant.requirements.min_compute_capability) is not None
+    ]
+    return Facts(
+        cuda_engines=tuple(demand["cuda_engines"]),
+        cuda_devices_needed=cuda_devices(local, entries),
+        driver=machine.nvidia_driver,
+        driver_reason=local.foundation.devices.nvidia_reason,
+        cuda_version=machine.cuda_version,
+        device_capabilities=tuple(card.compute_capability for card in cards),
+        wanted_capability=max(wanted, default=None),
+        required_shm_bytes=demand["required_shm_bytes"],
+        shm_path=shared["path"],
+        shm_free_bytes=shared["available_bytes"],
+        cache=_mount(local, entries, free),
+        unpinned=tuple(demand["unpinned_refs"]),
+        unpinned_allowed=demand["allow_unpinned_refs"],
+    )
+
+
+def _mount(local: Local, entries: list[Entry], free: int | None) -> CacheMount | None:
+    budget = local.host.cache.budget_gib
+    if not entries and budget is None:
+        return None
+    root = local.foundation.cache_root
+    missing = {each.artifact.digest: each.missing_bytes for each in entries if each.artifact}
+    return CacheMount(
+        path=str(root),
+        problem=tools.unwritable(root),
+        free_bytes=free,
+        used_bytes=_used(local),
+        budget_bytes=None if budget is None else int(budget * GIB),
+        missing_bytes=sum(missing.values()),
+    )
+
+
+def _used(local: Local) -> int:
+    return sum(record.total_size_bytes for record in local.foundation.store.inventory())
 
 
 def _features() -> dict[str, bool]:
@@ -111,56 +167,13 @@ def _engine(found: Availability) -> dict[str, Any]:
     }
 
 
-def _entry(local: Local, deployment: DeploymentConfig, availability: Mapping[str, Availability]) -> dict[str, Any]:
-    from sbproxy_cli.models.rows import fit_of
-
-    reference = f"{deployment.model}:{deployment.variant}" if deployment.variant else deployment.model
-    entry: dict[str, Any] = {"model": deployment.model, "reference": reference}
-    try:
-        artifact = local.resolve(deployment.model, deployment.variant, deployment.engine)
-    except SbproxyError as error:
-        reason = str(error)
-        return {**entry, "engine": None, "engine_reason": reason, "runnable": False, "blocker": reason, "fit": None}
-    found = availability.get(artifact.engine)
-    memory, verdict = fit_of(local, artifact, deployment)
-    usable = found is not None and found.state in _USABLE
-    unsafe = [f"{render(each.path)}: {each.reason}" for each in argument_findings(deployment, ())]
-    blocker = next(iter(unsafe), None) if usable and verdict == "fits" else verdict
-    if found and not usable:
-        blocker = found.reason
-    return {
-        **entry,
-        "reference": artifact.subject,
-        "engine": artifact.engine if usable else None,
-        "engine_reason": found.reason if found else f"{artifact.engine} is not supported by this version",
-        "runnable": blocker is None,
-        "blocker": blocker,
-        "fit": {
-            "verdict": verdict,
-            "detail": f"context of {artifact.model.context_length or 'unknown'} tokens",
-            "estimated_vram_gib": None if memory is None else round(memory.total_bytes / GIB, 2),
-            "quant": artifact.variant.quant,
-        },
-    }
-
-
 def _budget(local: Local, free: int | None) -> dict[str, Any] | None:
     budget = local.host.cache.budget_gib
     if budget is None:
         return None
-    enough = free is not None and free >= budget * GIB
+    # What is cached already is part of what the budget is for.
+    enough = free is not None and free + _used(local) >= budget * GIB
     return {"budget_gib": budget, "free_gib": None if free is None else round(free / GIB, 2), "sufficient": enough}
-
-
-def _demand(entries: list[dict[str, Any]]) -> dict[str, Any]:
-    cuda = sorted({entry["engine"] for entry in entries if entry["engine"] in ("vllm", "sglang")})
-    return {
-        "requires_cuda": bool(cuda),
-        "cuda_engines": cuda,
-        "required_shm_bytes": 0,
-        "unpinned_refs": [],
-        "allow_unpinned_refs": False,
-    }
 
 
 def _verdict(entries: list[dict[str, Any]], availability: Mapping[str, Availability]) -> dict[str, Any]:
@@ -170,7 +183,7 @@ def _verdict(entries: list[dict[str, Any]], availability: Mapping[str, Availabil
     """
     blockers = [f"{entry['reference']}: {entry['blocker']}" for entry in entries if not entry["runnable"]]
     automatic = availability[ENGINE]
-    if not entries and automatic.state not in _USABLE:
+    if not entries and automatic.state not in USABLE:
         blockers.append(f"{automatic.engine}: {automatic.reason}")
     recommendation = None
     if not entries and not blockers:

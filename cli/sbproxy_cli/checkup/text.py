@@ -20,7 +20,19 @@ def blocks(report: Mapping[str, Any]) -> list[str]:
         *_block("containers", _containers(report)),
         *_block("cache", _cache(report)),
         *_block("verdict", _verdict(report)),
+        *_startup_gate(report),
     ]
+
+
+def _startup_gate(report: Mapping[str, Any]) -> list[str]:
+    """Only with --strict."""
+    checks = report.get("strict_checks")
+    if checks is None:
+        return []
+    failed = sum(each["status"] == "fail" for each in checks)
+    verdict = f"FAIL ({failed} startup blocker(s))" if failed else "pass"
+    lines = [f"{each['check']} {each['status']} {each['detail']}" for each in checks]
+    return [*_block("startup gate", lines), f"verdict: {verdict}"]
 
 
 def _block(title: str, facts: list[str]) -> list[str]:
@@ -71,7 +83,8 @@ def _cache(report: Mapping[str, Any]) -> list[str]:
         facts.append(f"budget {budget['budget_gib']} GiB: {'enough' if budget['sufficient'] else 'not enough'} room")
     hub = report["huggingface"]
     token = "a token is set" if hub["token_present"] else "no token"
-    facts.append(f"model hub {hub['endpoint']}: {'reachable' if hub['reachable'] else 'not reachable'}, {token}")
+    words = {True: "reachable", False: f"not reachable ({hub['reason']})", None: hub["reason"]}
+    facts.append(f"model hub {hub['endpoint']}: {words[hub['reachable']]}, {token}")
     return [*facts, *[f"foreign cache {each['source']}: {each['path']}" for each in report["foreign_model_caches"]]]
 
 

@@ -52,11 +52,12 @@ def shared_memory() -> dict[str, Any]:
     }
 
 
-def hub(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Whether a TCP connection to the model hub can be made; nothing is asked of it and no token is sent."""
+def hub(environ: Mapping[str, str], *, online: bool) -> dict[str, Any]:
+    """Where the model hub is; only when ``online`` whether a TCP connection can be made to it. No token is sent."""
     endpoint = environ.get("HF_ENDPOINT") or DEFAULT_HUB
     token = environ.get("HF_TOKEN") or environ.get("HUGGING_FACE_HUB_TOKEN")
-    return {"endpoint": endpoint, "token_present": bool(token), "reachable": _connects(endpoint)}
+    reachable, reason = _connects(endpoint) if online else (None, "not asked; doctor --online tries a connection")
+    return {"endpoint": endpoint, "token_present": bool(token), "reachable": reachable, "reason": reason}
 
 
 def foreign_caches(home: Path) -> list[dict[str, Any]]:
@@ -79,6 +80,17 @@ def free_bytes(folder: Path) -> int | None:
     return None
 
 
+def unwritable(folder: Path) -> str | None:
+    """Why nothing can be stored in ``folder``, which may have yet to be made; None when it can."""
+    place = next((each for each in (folder, *folder.parents) if each.exists()), None)
+    if place is None or not place.is_dir():
+        return f"{place or folder} is no folder"
+    if not os.access(place, os.W_OK | os.X_OK):
+        return "no permission to write there" if place == folder else f"it is not there, and {place} is not writable"
+    read_only = bool(os.statvfs(place).f_flag & os.ST_RDONLY)
+    return "it is mounted read-only" if read_only else None
+
+
 def _git_version(git: str | None) -> str | None:
     if git is None:
         return None
@@ -99,11 +111,13 @@ def _docker_answers() -> bool:
     return True
 
 
-def _connects(endpoint: str) -> bool:
+def _connects(endpoint: str) -> tuple[bool, str | None]:
     try:
         parts = urlsplit(endpoint)
         address = (parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80))
         with socket.create_connection(address, timeout=PROBE_TIMEOUT_S):
-            return True
-    except (OSError, ValueError):
-        return False
+            return True, None
+    except OSError as error:
+        return False, (error.strerror or str(error) or type(error).__name__)[:200]
+    except ValueError:
+        return False, "HF_ENDPOINT is no address"

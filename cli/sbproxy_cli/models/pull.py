@@ -80,6 +80,9 @@ def select(local: Local, wanted: Wanted) -> list[ResolvedArtifact]:
                 raise
             diagnostics.note(f"skipped {model}: {error}")
             continue
+        if artifact.variant.unverified:
+            diagnostics.note(f"skipped {model}: a raw reference is used as it is and never enters the cache")
+            continue
         found.setdefault(artifact.digest, artifact)
     return list(found.values())
 

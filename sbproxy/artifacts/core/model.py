@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -94,6 +94,21 @@ class PruneReport:
     orphan_blobs: int
     reclaimed_bytes: int
     before_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class GcReport:
+    """What a collection to the budget did, in bytes; shared blobs count once. Reasons stand by artifact digest.
+
+    ``skipped_artifacts`` are those that were passed over on the way down to the budget.
+    """
+
+    before_bytes: int
+    after_bytes: int
+    reclaimed_bytes: int
+    deleted_artifacts: tuple[str, ...]
+    skipped_artifacts: Mapping[str, str]
+    budget_unsatisfied_bytes: int
 
 
 @dataclass(frozen=True, slots=True)

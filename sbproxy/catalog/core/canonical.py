@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import TypeAlias
 
 from sbproxy.config.core.scalars import LARGEST_INTEGER
 
 CanonicalValue: TypeAlias = "str | int | bool | list[CanonicalValue] | dict[str, CanonicalValue] | None"
 
-_SHORT = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
+# Of text both name the same one spelling: the short escapes, \u00xx in lower case, and everything else as it is.
+_text = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def canonical_json(value: CanonicalValue) -> bytes:
@@ -26,15 +28,9 @@ def _encoded(value: CanonicalValue) -> str:
             raise ValueError(f"{value} is beyond ±{LARGEST_INTEGER}")
         return str(value)
     if isinstance(value, str):
-        return f'"{"".join(map(_character, value))}"'
+        return _text(value)
     if isinstance(value, list):
         return f"[{','.join(map(_encoded, value))}]"
     # RFC 8785 orders names by their UTF-16 code units, which differs from code points beyond the first plane.
     names = sorted(value, key=lambda name: name.encode("utf-16-be"))
     return f"{{{','.join(f'{_encoded(name)}:{_encoded(value[name])}' for name in names)}}}"
-
-
-def _character(char: str) -> str:
-    if char in _SHORT:
-        return _SHORT[char]
-    return f"\\u{ord(char):04x}" if char < " " else char

@@ -64,6 +64,17 @@ class Variant:
     stability: Stability
     certification: str
     wheels: tuple[WheelPin, ...] = ()
+    repository: str | None = None
+    """Of a raw reference: ``Org/Repo`` or ``Org/Repo:QUANT``, which the engine fetches itself."""
+    repository_file: str | None = None
+    """The one file of ``repository`` that was asked for."""
+    in_place: bool = False
+    """Of a raw reference: the ``file:`` source is used where it lies."""
+
+    @property
+    def unverified(self) -> bool:
+        """Whether no digest says what the bytes are; such an artifact never enters the store."""
+        return self.repository is not None or self.in_place
 
     @property
     def total_size_bytes(self) -> int:

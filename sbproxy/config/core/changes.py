@@ -25,13 +25,20 @@ def restart_required(running: SbConfig, candidate: SbConfig) -> tuple[str, ...]:
         after: Any = candidate
         for step in path:
             before, after = getattr(before, str(step)), getattr(after, str(step))
-        found.extend(render(changed) for changed in _differences(before, after, path))
+        found.extend(render(changed) for changed in differences(before, after, path))
     return tuple(found)
 
 
-def _differences(before: Any, after: Any, path: KeyPath) -> Iterator[KeyPath]:
-    if isinstance(before, BaseModel) and isinstance(after, BaseModel):
+def differences(before: Any, after: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
+    """Where two values differ, as deep as blocks, maps and lists of equal length go. Tells no values."""
+    if isinstance(before, BaseModel) and type(before) is type(after):
         for name in type(before).model_fields:
-            yield from _differences(getattr(before, name), getattr(after, name), (*path, name))
+            yield from differences(getattr(before, name), getattr(after, name), (*path, name))
+    elif isinstance(before, dict) and isinstance(after, dict):
+        for key in dict.fromkeys((*before, *after)):
+            yield from differences(before.get(key), after.get(key), (*path, key))
+    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        for index, (old, new) in enumerate(zip(before, after, strict=True)):
+            yield from differences(old, new, (*path, index))
     elif before != after:
         yield path

@@ -12,7 +12,7 @@ from sbproxy.config.core.document import SbConfig
 from sbproxy.config.core.findings import Finding
 from sbproxy.config.core.shape import block_at
 from sbproxy.config.core.tree import KeyPath, Listing, Node, Scalar, node_at, quoted
-from sbproxy.config.core.unsupported import ACTIONS, BY_BLOCK, NOT_YET, REMOVED
+from sbproxy.config.core.unsupported import ACTIONS, BY_BLOCK, INSTEAD, NOT_YET, REMOVED
 
 UNKNOWN_KEY = "unknown key"
 
@@ -105,6 +105,8 @@ def _unknown_key(path: KeyPath, model: type[BaseModel], lacking: Mapping[str, fr
     allowed = tuple(block.model_fields) if block is not None else ()
     if name in REMOVED:
         return Finding(path, REMOVED[name])
+    if block is not None and name in INSTEAD.get(block.__name__, {}):
+        return Finding(path, INSTEAD[block.__name__][name])
     if block is not None and name in lacking.get(block.__name__, ()):
         return Finding(path, NOT_YET)
     return Finding(path, UNKNOWN_KEY, nearest(name, allowed), allowed)
@@ -115,7 +117,7 @@ def _other_choice(path: KeyPath, ctx: dict[str, Any], root: Node) -> Finding:
     node = node_at(root, path)
     if isinstance(node, Scalar) and node.value is not None:
         return Finding(path, f"{quoted(node.text)} is not one of the choices", nearest(node.text, allowed), allowed)
-    if node is not None and not isinstance(node, Scalar) and path[:-1] == ("proxy", "model_host", "engines"):
+    if node is not None and not isinstance(node, Scalar) and path[-2:-1] == ("engines",):
         name = str(path[-1])
         return Finding(path, f"{quoted(name)} is not an engine", nearest(name, allowed), allowed)
     return Finding(path, f"expected a choice, found {_found(node)}", allowed=allowed)

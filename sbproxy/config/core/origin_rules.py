@@ -11,6 +11,7 @@ from sbproxy.config.core.model_errors import nearest
 from sbproxy.config.core.origins import ProviderConfig
 from sbproxy.config.core.provider_catalog import BASE_URLS, MANAGED, OTHER_PROTOCOLS, provider_type
 from sbproxy.config.core.secret_forms import may_be_shown
+from sbproxy.config.core.serve_rules import served_names, serving_findings
 from sbproxy.config.core.tree import KeyPath, quoted
 from sbproxy.config.core.unsupported import NOT_YET
 
@@ -25,7 +26,9 @@ def origin_findings(config: SbConfig, hosts: tuple[str, ...], deployments: froze
         path: KeyPath = ("origins", host, "action", "providers")
         yield from _same_names(origin.action.providers, path)
         for index, provider in enumerate(origin.action.providers):
-            if provider.managed:
+            if provider.serve is not None:
+                yield from serving_findings(provider, provider.serve, (*path, index))
+            elif provider.managed:
                 yield from _managed(provider, (*path, index), deployments)
             else:
                 yield from _plain(provider, (*path, index))
@@ -34,6 +37,8 @@ def origin_findings(config: SbConfig, hosts: tuple[str, ...], deployments: froze
 
 def public_models(provider: ProviderConfig) -> tuple[str, ...]:
     """Names that clients use; a managed provider without models exposes its deployment id. Empty: any name."""
+    if provider.serve is not None:
+        return served_names(provider.serve)
     if provider.models or not provider.managed:
         return tuple(provider.models)
     return (provider.deployment,) if provider.deployment else ()
@@ -47,7 +52,7 @@ def _same_names(providers: list[ProviderConfig], path: KeyPath) -> Iterator[Find
             continue
         other = providers[before]
         both = [name for name in public_models(provider) if name in public_models(other)]
-        if both and provider.deployment != other.deployment:
+        if both and provider.managed and other.managed and provider.deployment != other.deployment:
             reason = f"{quoted(both[0])} of {quoted(provider.name)} already is deployment {other.deployment}"
         else:
             reason = f"{quoted(provider.name)} is already the name of providers[{before}]; names must differ"
@@ -119,7 +124,7 @@ def _default_model(provider: ProviderConfig, path: KeyPath) -> Iterator[Finding]
     wanted = provider.default_model
     if wanted is not None and names and wanted not in names:
         # Without models the deployment of a managed provider is its one name.
-        read = ("models",) if provider.models else ("models", "provider_type", "deployment")
+        read = ("models",) if provider.models else ("models", "provider_type", "deployment", "serve")
         reason = f"{quoted(wanted)} is not in models"
         depends = tuple((*path, key) for key in read)
         yield Finding((*path, "default_model"), reason, nearest(wanted, names), names, depends_on=depends)

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from sbproxy.config.core.fields import Block, Identifier, Name, Secret, ShortName
 from sbproxy.config.core.model_host import ReferencePrice
+from sbproxy.config.core.serve import ServeConfig
 
 
 class ProviderConfig(Block):
@@ -39,6 +40,8 @@ class ProviderConfig(Block):
     """Lower comes first."""
     reference: ReferencePrice | None = None
     """Hosted price of this provider's models, for the value report."""
+    serve: ServeConfig | None = None
+    """Compatibility form of local models; write `proxy.model_host.deployments` and `managed_model` instead."""
 
     @property
     def managed(self) -> bool:

@@ -40,8 +40,10 @@ def rule_findings(config: SbConfig, declared: Declared) -> Iterator[Finding]:
     if config.proxy.admin.enabled:
         yield from _default_password(config.proxy.admin)
     yield from _admin(config.proxy.admin)
-    yield from _model_host(config.proxy.model_host)
-    yield from origin_findings(config, declared.hosts, declared.deployments)
+    yield from host_findings(config.proxy.model_host)
+    # The store may define what the file does not.
+    stored = config.proxy.model_host.authority == "admin_managed"
+    yield from origin_findings(config, declared.hosts, None if stored else declared.deployments)
     yield from limit_findings(config)
 
 
@@ -124,14 +126,21 @@ def _one_password(operator: OperatorConfig, path: KeyPath) -> Iterator[Finding]:
         yield Finding(hashed, reason, depends_on=(password,))
 
 
-def _model_host(host: ModelHostConfig) -> Iterator[Finding]:
+def host_findings(host: ModelHostConfig) -> Iterator[Finding]:
+    """What is wrong between the values of ``proxy.model_host``, also once ``serve:`` blocks were lowered into it."""
     if host.authority == "admin_managed" and host.store_path is None:
         authority = (*_HOST, "authority")
         yield Finding((*_HOST, "store_path"), "authority admin_managed needs a store_path", depends_on=(authority,))
+    if host.authority == "admin_managed" and host.deployments:
+        reason = (
+            "under authority admin_managed the store at store_path owns the deployments; remove this block and send"
+            " them with PUT /admin/model-host/deployments"
+        )
+        yield Finding((*_HOST, "deployments"), reason, depends_on=((*_HOST, "authority"),))
     for name, engine in host.engines.items():
         yield from _engine(name, engine, (*_HOST, "engines", name))
     for deployment_id, deployment in host.deployments.items():
-        yield from _deployment(deployment, (*_HOST, "deployments", deployment_id))
+        yield from deployment_findings(deployment, (*_HOST, "deployments", deployment_id))
 
 
 def _engine(name: str, engine: EngineConfig, path: KeyPath) -> Iterator[Finding]:
@@ -153,7 +162,8 @@ def _engine(name: str, engine: EngineConfig, path: KeyPath) -> Iterator[Finding]
         yield Finding((*path, "shm_size_gib"), reason, depends_on=(launch,))
 
 
-def _deployment(deployment: DeploymentConfig, path: KeyPath) -> Iterator[Finding]:
+def deployment_findings(deployment: DeploymentConfig, path: KeyPath) -> Iterator[Finding]:
+    """What is wrong between the values of one deployment, wherever it was written."""
     if deployment.replicas > 1 and deployment.variant is None and not deployment.heterogeneous_variants:
         reason = "more than one replica needs a variant, or heterogeneous_variants: true"
         others = ((*path, "variant"), (*path, "heterogeneous_variants"))

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from sbproxy.config.core.interpolation import is_reference
 
 MASK = "***MASKED***"
+REDACTED = "[REDACTED]"
+"""What ``GET /admin/config`` shows instead of a secret."""
 
 _ENV = re.compile(r"env:([A-Za-z_][A-Za-z0-9_]*)")
-_BACKENDS = ("secret", "vault", "awssm", "gcpsm", "azurekv", "k8ssecret", "secretfile")
+BACKENDS = ("secret", "vault", "awssm", "gcpsm", "azurekv", "k8ssecret", "secretfile")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -48,13 +50,15 @@ def secret_form(written: str, text: str) -> Literal | FromEnvironment | FromFile
         if not path.startswith("/") or _CONTROL.search(path):
             raise ValueError("file: must be followed by an absolute path")
         return FromFile(path)
-    for backend in _BACKENDS:
+    for backend in BACKENDS:
         if written.startswith(f"{backend}://"):
             raise ValueError(f"{backend}:// is not supported by this version; use ${{VAR}}, env:NAME or file:/path")
     if written.startswith("secret:"):
         raise ValueError("secret:<name> was removed; use ${VAR}, env:NAME or file:/path")
     if written == MASK:
         raise ValueError("this is the mask that `sbproxy config print` shows, not a secret")
+    if written == REDACTED:
+        raise ValueError("this is the mask of GET /admin/config, not a secret; write a reference such as ${VAR}")
     return Literal()
 
 

@@ -122,7 +122,6 @@ BY_BLOCK: Final[dict[str, frozenset[str]]] = {
             "accept_native_credentials_for",
             "aws_sigv4",
             "bedrock_guardrail",
-            "serve",
         ]
     ),
 }
@@ -133,5 +132,36 @@ ACTIONS: Final = frozenset(["proxy", "static", "redirect", "mock", "load_balance
 REMOVED: Final[dict[str, str]] = {
     "virtual_keys": "virtual_keys inside an action is not accepted; static keys belong under the origin's credentials",
 }
+
+_DEPLOYMENT = "write the model under proxy.model_host.deployments"
+_PLANNED = "the memory plan decides it; remove it"
+
+INSTEAD: Final[dict[str, dict[str, str]]] = {
+    "ServeModelConfig": {
+        "speculative": "speculative decoding does not survive in a serve block; remove it",
+        "lora_adapters": "LoRA adapters do not survive in a serve block; merge them into a catalog v2 model",
+        "max_loras": "LoRA adapters do not survive in a serve block; remove it",
+        "chunked_prefill": f"it does not survive in a serve block; {_DEPLOYMENT}, which has chunked_prefill",
+        "tensor_parallel": f"a served model has one device; {_DEPLOYMENT}, which has tensor_parallel",
+        "tensor_parallel_size": f"a served model has one device; {_DEPLOYMENT}, which has tensor_parallel",
+        "replicas": f"a served model has one replica; {_DEPLOYMENT}, which has replicas",
+        "keep_alive_secs": "in a serve block it is keep_alive, a duration such as 30m",
+        "max_model_len": "it is max_context",
+        "max_seq_len": "it is max_context",
+        "ctx_size": "it is max_context",
+        "kv_cache_dtype": "it is kv_quant",
+        "gpu_memory_utilization": _PLANNED,
+        "max_num_seqs": _PLANNED,
+        "gpu_layers": _PLANNED,
+        "n_gpu_layers": _PLANNED,
+        "quantization": "the variant of a catalog model says it; write variant",
+        "dtype": "the variant of a catalog model says it; write variant",
+        "revision": "a raw reference has no revision; pin the repository as a catalog v2 variant",
+    },
+    "EngineConfig": {
+        "acquire": "it is not carried over; write path, or the version and sha256 that may be acquired",
+    },
+}
+"""Keys of the compatibility form that have no place any more, by block: the reason and what to write in their place."""
 
 NOT_YET: Final = "is not supported by this version"

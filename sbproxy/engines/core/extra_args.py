@@ -6,8 +6,7 @@ address, nor changes what the model host planned (model, context, slots, device,
 
 from __future__ import annotations
 
-import re
-
+from sbproxy.engines.core.allow_list import AllowList
 from sbproxy.engines.core.flags import Flags
 from sbproxy.errors.engines import EngineIncompatible, UnsafeArgument
 
@@ -81,7 +80,6 @@ _OWNED: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("the memory plan", ("cram", "cache-ram", "swa-full")),
     ("the engine's life", ("v", "lv", "verbos.*", "log-.*", "sleep-idle-seconds", "embeddings?", "rerank(ing)?")),
 )
-_VALUE = re.compile(r"-?[A-Za-z0-9][A-Za-z0-9_.,:+-]{0,63}")
 
 LOAD_OPTIONS = frozenset({"--load-mode", "--mmap", "--no-mmap", "--mlock"})
 """Options that say how the weights get into memory; builds know one or both spellings."""
@@ -97,32 +95,12 @@ _FROM_LOAD_MODE: dict[str, tuple[str, ...]] = {
 }
 
 
-def parse_extra_args(extra_args: tuple[str, ...]) -> list[tuple[str, str | None]]:
-    """(long name, value) pairs in order; both ``--flag value`` and ``--flag=value`` are understood.
+LLAMA_CPP = AllowList(ENGINE, ALLOWED, SHORT, _OWNED)
 
-    Raises UnsafeArgument for what is not on the list, a missing or odd value, or a repetition.
-    """
-    pairs: list[tuple[str, str | None]] = []
-    rest = list(extra_args)
-    while rest:
-        word = rest.pop(0)
-        written, equals, inline = word.partition("=")
-        name = SHORT.get(written, written)
-        if name not in ALLOWED:
-            raise UnsafeArgument(ENGINE, _shown(word), _refusal(written))
-        value: str | None = None
-        if ALLOWED[name]:
-            if not equals and not rest:
-                raise UnsafeArgument(ENGINE, name, "its value is missing")
-            value = inline if equals else rest.pop(0)
-            if not _VALUE.fullmatch(value):
-                raise UnsafeArgument(ENGINE, name, "its value may only hold letters, digits and _ . , : + -")
-        elif equals:
-            raise UnsafeArgument(ENGINE, name, "it takes no value")
-        if any(name == earlier for earlier, _ in pairs):
-            raise UnsafeArgument(ENGINE, name, "it is given twice")
-        pairs.append((name, value))
-    return pairs
+
+def parse_extra_args(extra_args: tuple[str, ...]) -> list[tuple[str, str | None]]:
+    """See :meth:`AllowList.parse`; of llama.cpp."""
+    return LLAMA_CPP.parse(extra_args)
 
 
 def translate(pairs: list[tuple[str, str | None]], flags: Flags) -> tuple[str, ...]:
@@ -148,15 +126,3 @@ def _known(name: str, flags: Flags) -> str:
     if name not in flags.names:
         raise EngineIncompatible(ENGINE, f"this build of llama-server does not know {name}; remove it from extra_args")
     return name
-
-
-def _refusal(name: str) -> str:
-    for owned, patterns in _OWNED:
-        if re.fullmatch(rf"--?({'|'.join(patterns)})", name):
-            return f"{owned} belongs to the model host"
-    return "it is not on the list of allowed arguments"
-
-
-def _shown(word: str) -> str:
-    """A refused word may hold a secret after its ``=``; only its name is repeated."""
-    return "".join(char if char.isprintable() else "?" for char in word.partition("=")[0])[:64]

@@ -56,3 +56,26 @@ def _names(line: str) -> tuple[list[str], str]:
         if not match[2]:
             break
     return names, line[position:]
+
+
+# Two spaces and an option; what explains it stands at a margin of its own, twenty-odd spaces in.
+_ARGPARSE_LINE = re.compile(r"^ {2}(?=-)")
+_ARGPARSE_NAME = re.compile(r"(--?[A-Za-z0-9][A-Za-z0-9-]*)( [^\s,-][^,]*| \{.*\}[^,]*)?")
+
+
+def parse_argparse_help(text: str) -> Flags:
+    """Read the help of a Python program (vLLM, SGLang): ``  --long VALUE, -l VALUE  what it does``."""
+    names: set[str] = set()
+    valued: set[str] = set()
+    for line in text.splitlines():
+        if not _ARGPARSE_LINE.match(line):
+            continue
+        # A list of choices holds commas, and what explains an option follows after two spaces.
+        said = _COLUMN_GAP.split(re.sub(r"\{[^}]*\}", "CHOICE", line.strip()))[0]
+        for part in said.split(", "):
+            match = _ARGPARSE_NAME.fullmatch(part.strip())
+            if match:
+                names.add(match[1])
+                if match[2]:
+                    valued.add(match[1])
+    return Flags(frozenset(names), frozenset(valued))

@@ -86,7 +86,9 @@ class LaunchSpec:
     network: bool = False
     """True only for a raw repository reference of a ``serve:`` block, which the engine fetches itself."""
     repository: str | None = None
-    """That reference, in the engine's own spelling."""
+    """That reference, in the engine's own spelling; ``model_path`` is then the folder that it may write to."""
+    repository_file: str | None = None
+    """The one file of ``repository`` that was asked for (llama.cpp)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,18 +20,34 @@ _KILLED = "killed by SIGKILL; when nobody did that, the kernel ran out of memory
 _PATTERNS: tuple[tuple[ExitKind, tuple[str, ...]], ...] = (
     (
         ExitKind.BAD_FLAG,
-        ("error: invalid argument", "error: unknown argument", "error while handling argument"),
+        (
+            *("error: invalid argument", "error: unknown argument", "error while handling argument"),
+            *("error: unexpected argument", "error: invalid value", "error: a value is required"),
+            *(
+                "error: unrecognized arguments",
+                r"error: argument -\S+: ",
+                "error: the following arguments are required",
+            ),
+            *("User-specified max_model_len", "is greater than the derived max_model_len"),
+        ),
     ),
     (
         ExitKind.PORT,
-        ("couldn't bind (HTTP )?server socket", "address already in use"),
+        ("couldn't bind (HTTP )?server socket", "address already in use", "port is already allocated"),
     ),
     (
         ExitKind.OUT_OF_MEMORY,
         (
             *("std::bad_alloc", "(failed|unable) to allocate", "cannot allocate memory", "out of memory"),
-            *("cudaMalloc failed", "cudaErrorMemoryAllocation", "ErrorOutOf(Device|Host)Memory"),
+            *(
+                "cudaMalloc failed",
+                "cudaErrorMemoryAllocation",
+                "CUDA_ERROR_OUT_OF_MEMORY",
+                "ErrorOutOf(Device|Host)Memory",
+            ),
             *("alloc_tensor_range: failed", "insufficient memory", "mmap failed"),
+            *("No available memory for the cache blocks", "KV cache is needed, which is larger than"),
+            *(r"Free memory on device .* is less than desired", "Not enough memory\\. Please try"),
         ),
     ),
     (
@@ -40,12 +56,21 @@ _PATTERNS: tuple[tuple[ExitKind, tuple[str, ...]], ...] = (
             *("corrupted or incomplete", "not within the file bounds", "invalid magic", "missing tensor"),
             *("failed to open GGUF", "failed to read (magic|header|key|tensor)", "invalid split file"),
             *("unknown model architecture", "unknown pre-tokenizer", "error loading model", "failed to load model"),
+            *("MetadataIncompleteBuffer", "InvalidHeader", "HeaderTooLarge", "cannot find tensor"),
+            *("SafetensorError", "HFValidationError", "Invalid repository ID or local directory"),
+            *("does not appear to have a file named", "is not a valid JSON file", "Cannot find any model weights"),
+            *(r"Model architectures .* (are not supported|failed to be inspected)", "Can't load the configuration of"),
         ),
     ),
 )
 _RULES = tuple((kind, re.compile("|".join(parts), re.IGNORECASE)) for kind, parts in _PATTERNS)
 _TELLING = re.compile(r"error|fail|couldn't|cannot|terminate|abort|what\(\)|bad_alloc|corrupt", re.IGNORECASE)
-_LOG_PREFIX = re.compile(r"^\d+\.\d\d\.\d{3}\.\d{3} [A-Z] ")
+_LOG_PREFIX = re.compile(
+    r"^(\d+\.\d\d\.\d{3}\.\d{3} [A-Z] |(\([^)]{1,60}\) )?(INFO|WARNING|ERROR) \d\d-\d\d [\d:]{8} \[[^\]]{1,80}\] )"
+)
+"""Of llama.cpp, and of vLLM's several processes."""
+_POINTER = re.compile(r"See (root cause|stack trace)|Traceback \(most recent|^raise |^File \"")
+"""Lines that only point to the line that tells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +97,7 @@ def decide_verdict(
         return ExitVerdict(ExitKind.STOPPED, returncode, "stopped as asked")
     if was_ready:
         return _after_readiness(returncode)
-    lines = [_LOG_PREFIX.sub("", line.strip()) for line in tail.splitlines()]
+    lines = [_LOG_PREFIX.sub("", line.strip()).strip() for line in tail.splitlines()]
     if returncode is not None and returncode < 0:
         return _by_signal(-returncode, returncode, lines, redaction)
     for kind, pattern in _RULES:
@@ -113,7 +138,8 @@ def _find(kind: ExitKind, lines: list[str]) -> str | None:
 
 
 def _last_words(what: str, lines: list[str], redaction: Redaction) -> str:
-    line = next((each for each in reversed(lines) if _TELLING.search(each)), None)
+    telling = (each for each in reversed(lines) if _TELLING.search(each) and not _POINTER.search(each))
+    line = next(telling, None)
     return what if line is None else _sentence(f"{what}: {line}", redaction)
 
 

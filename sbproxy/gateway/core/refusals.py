@@ -26,6 +26,9 @@ from sbproxy.gateway.core.surfaces import Surface
 _MESSAGE_CHARACTERS = 1000
 _FIELD_CHARACTERS = 100
 _MEDIA_WORDS = re.compile(r"(image|audio|video) input is not supported")
+# An embedding input is encoded in one batch, which holds a whole context; the engine calls a longer one its own fault.
+_TOO_LARGE = re.compile(r"input \(([0-9]{1,9}) tokens\) is too large to process\. .{0,80}batch size: ([0-9]{1,9})\)")
+_NO_LOGITS = "the current context does not logits computation"
 _WORD = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _KIND = re.compile(r"[a-z_]{1,64}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
@@ -41,9 +44,13 @@ def engine_refusal(status: int, body: bytes, *, model: str, surface: Surface) ->
         prompt, context = error.get("n_prompt_tokens"), error.get("n_ctx")
         if type(prompt) is int and type(context) is int:
             return ContextLengthExceeded(model, prompt, context)
-    if status == 501 or kind == "not_supported_error":
+    text = message if isinstance(message, str) else ""
+    if status == 501 or kind == "not_supported_error" or text.startswith(_NO_LOGITS):
         return UnsupportedByModel(model, surface)
-    media = _MEDIA_WORDS.match(message) if isinstance(message, str) else None
+    too_large = _TOO_LARGE.match(text)
+    if too_large is not None:
+        return ContextLengthExceeded(model, int(too_large[1]), int(too_large[2]))
+    media = _MEDIA_WORDS.match(text)
     if media is not None:
         return UnsupportedContent(model, media[1])
     if status in (400, 413, 422):

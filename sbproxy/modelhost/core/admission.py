@@ -18,10 +18,14 @@ _SLACK = 64
 
 @dataclass(slots=True, eq=False)
 class Seat:
-    """The places on one running engine: ``active`` of them are taken. A new process is a new seat."""
+    """The places on one running engine: ``active`` of them are taken. A new process is a new seat.
+
+    ``doubted``: a request failed on it and it has not proved its health since, so others are preferred.
+    """
 
     active: int = 0
     is_open: bool = True
+    doubted: bool = False
 
 
 Grant = tuple[int, Seat]
@@ -161,8 +165,11 @@ class AdmissionQueue:
         best: Seat | None = None
         least = self.max_active
         for seat in self._seats:
-            if seat.is_open and seat.active < least:
+            if seat.is_open and seat.active < least and not seat.doubted:
                 best, least = seat, seat.active
+        if best is None:
+            rest = [seat for seat in self._seats if seat.doubted and seat.is_open and seat.active < self.max_active]
+            best = min(rest, key=lambda seat: seat.active, default=None)
         return best
 
     def _grant(self) -> list[Grant]:

@@ -44,6 +44,19 @@ LEGAL_MOVES: dict[JobKind, dict[JobState, frozenset[JobState]]] = {
 }
 """``running`` makes a lifecycle operation at work visible; a terminal state has no row, so nothing leaves it."""
 
+ENDED_EARLY = "cancelled"
+"""``error_code`` of a job that its operator, or everybody who wanted it, has given up."""
+INTERRUPTED = "interrupted"
+"""``error_code`` of a job whose process ended before it."""
+
+IRREVOCABLE: dict[JobKind, str] = {
+    "stop": "a stop that has begun goes to its end; load the deployment again afterwards",
+    "drain": "a drain that has begun goes to its end; load the deployment again afterwards",
+    "delete": "files that are being removed are not brought back; pull the artifact again afterwards",
+    "reset": "a reset is done at once",
+}
+"""Why a job of this kind is never cancelled. Others are where whoever works for them offers a way back."""
+
 MAX_SUBJECT = 512
 MAX_ERROR = 1024
 _BEARER = re.compile(r"(?i)\bbearer\s+[^\s\"',;]+")
@@ -75,6 +88,8 @@ class JobRecord:
     error_code: str | None = None
     note: str | None = None
     """What a job that ended well has to tell, such as answers that a drain had to cut."""
+    sequence: int | None = None
+    """Number of the event that told this state; None while no daemon has told it."""
 
 
 class IllegalMove(ValueError):
