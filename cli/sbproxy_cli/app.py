@@ -12,6 +12,7 @@ from sbproxy_cli import (
     apply,
     completions,
     config,
+    devices,
     diagnostics,
     doctor,
     plan,
@@ -23,6 +24,7 @@ from sbproxy_cli import (
 )
 from sbproxy_cli.invocation import Invocation, LogFormat, LogLevel
 from sbproxy_cli.models import app as models
+from sbproxy_cli.service import app as service
 
 _GLOBAL_FLAGS = ("config", "log_level", "log_format", "shutdown_grace_ms", "grace_time", "check")
 
@@ -91,9 +93,11 @@ app.command("validate")(validate.validate)
 app.command("plan")(plan.plan)
 app.command("apply")(apply.apply)
 app.command("doctor")(doctor.doctor)
+app.command("devices")(devices.devices)
 app.command("tui")(tui.tui)
 app.command("completions")(completions.completions)
 app.command("version")(version_command.version)
 app.add_typer(config.app, name="config")
 app.add_typer(models.app, name="models")
+app.add_typer(service.app, name="service")
 app.add_typer(admin.app, name="admin")

@@ -15,6 +15,8 @@ from sbproxy.errors.cli import (
     PlanStale,
     PortTaken,
     PullsFailed,
+    ServiceFailed,
+    ServiceUnavailable,
     SystemRefused,
 )
 from sbproxy.errors.client import (
@@ -42,6 +44,8 @@ CAUSES: dict[type[SbproxyError], Cause] = {
     ModelNotReady: "runtime",
     PullsFailed: "runtime",
     SystemRefused: "runtime",
+    ServiceUnavailable: "runtime",
+    ServiceFailed: "runtime",
     ObserveError: "usage",
     ConfigError: "input",
     CatalogError: "input",

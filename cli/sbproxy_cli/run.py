@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -34,34 +35,35 @@ AdminPortOption = Annotated[
 ]
 
 
+ModelArgument = Annotated[str, typer.Argument(help="A catalog id, such as smollm2-135m-instruct.")]
+NameOption = Annotated[str | None, typer.Option("--name", help="The model name that clients use; the catalog id.")]
+AccelOption = Annotated[Accel, typer.Option("--accel", help="Insist on an accelerator.")]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedModel:
+    """A model that this machine can run, and what it would stand on."""
+
+    artifact: ResolvedArtifact
+    foundation: Foundation
+
+
 @verb("run", daemon=True)
 def run(
     context: typer.Context,
-    model: Annotated[str, typer.Argument(help="A catalog id, such as smollm2-135m-instruct.")],
-    name: Annotated[str | None, typer.Option("--name", help="The model name that clients use; the catalog id.")] = None,
+    model: ModelArgument,
+    name: NameOption = None,
     port: PortOption = 8080,
     admin_port: AdminPortOption = None,
     engine: EngineOption = EngineName.auto,
-    accel: Annotated[Accel, typer.Option("--accel", help="Insist on an accelerator.")] = Accel.auto,
+    accel: AccelOption = Accel.auto,
     variant: VariantOption = None,
     cache_dir: CacheDirOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the configuration and start nothing.")] = False,
 ) -> None:
     """Fetch one model, start it, and print how to reach it. Ctrl-C stops and cleans up."""
-    invocation = current(context)
-    if "config" in invocation.typed:
-        raise typer.BadParameter("run writes its own configuration; use 'sbproxy serve -f FILE' for yours")
-    if admin_port == port:
-        raise typer.BadParameter("--port and --admin-port must differ")
-    if name is not None and not 1 <= len(name) <= 128:
-        raise typer.BadParameter("--name must have 1 to 128 characters")
-    if model.startswith("hf:") or ":" in model or "/" in model:
-        raise NotACatalogModel(model)
-    from sbproxy_cli.local import open_local
-
-    foundation: Foundation = open_local(None, cache_dir=cache_dir).foundation
-    artifact = foundation.resolve(model, variant, engine.engine)
-    _require_accelerator(foundation, accel)
+    checked = checked_model(context, model, name, port, admin_port, engine, accel, variant, cache_dir)
+    artifact = checked.artifact
     plan = _plan(artifact, name, port, admin_port, accel, cache_dir)
     if dry_run:
         _print_configuration(plan)
@@ -75,7 +77,37 @@ def run(
     from sbproxy_cli.local_run.session import run_session
 
     with private_config(plan.document()) as path:
-        run_session(path, plan, invocation)
+        run_session(path, plan, current(context))
+
+
+def checked_model(
+    context: typer.Context,
+    model: str,
+    name: str | None,
+    port: int,
+    admin_port: int | None,
+    engine: EngineName,
+    accel: Accel,
+    variant: str | None,
+    cache_dir: Path | None,
+) -> CheckedModel:
+    """What `run` and `service install` refuse before anything is fetched. Raises typer.BadParameter, NotACatalogModel,
+    AcceleratorAbsent and leaves of CatalogError."""
+    invocation = current(context)
+    if "config" in invocation.typed:
+        raise typer.BadParameter("run writes its own configuration; use 'sbproxy serve -f FILE' for yours")
+    if admin_port == port:
+        raise typer.BadParameter("--port and --admin-port must differ")
+    if name is not None and not 1 <= len(name) <= 128:
+        raise typer.BadParameter("--name must have 1 to 128 characters")
+    if model.startswith(("hf:", "-")) or ":" in model or "/" in model:
+        raise NotACatalogModel(model)
+    from sbproxy_cli.local import open_local
+
+    foundation: Foundation = open_local(None, cache_dir=cache_dir).foundation
+    artifact = foundation.resolve(model, variant, engine.engine)
+    _require_accelerator(foundation, accel)
+    return CheckedModel(artifact, foundation)
 
 
 def _plan(

@@ -19,6 +19,7 @@ from sbproxy.artifacts.core.model import (
     ArtifactRecord,
     ArtifactState,
     Corrupt,
+    GcReport,
     ProgressSink,
     PruneReport,
     PullIntent,
@@ -152,13 +153,21 @@ class FileArtifactStore:
         return Snapshot(artifact.digest, snapshot, artifact.variant.total_size_bytes, 0)
 
     def remove(self, digest: str, *, configured: bool = False, resident: bool = False) -> Removal:
-        """Remove one artifact. Raises RemovalBlocked: configured, resident, leased or locked."""
+        """Remove one artifact. Raises RemovalBlocked: configured, resident, leased, locked or downloading."""
         check_sha256(digest)
         for reason, protected in (("configured", configured), ("resident", resident)):
             if protected:
                 raise RemovalBlocked(digest, reason)
         with store_failures(self.paths.root):
             return self._collector.remove(digest)
+
+    def collect(self, budget_bytes: int, protected: Mapping[str, str]) -> GcReport:
+        """Remove what was used least recently until the cache holds at most ``budget_bytes`` (contracts section 17).
+
+        ``protected``: reason by digest. What is leased, locked or downloading anywhere stays too. Raises StoreUnusable.
+        """
+        with store_failures(self.paths.root):
+            return self._collector.collect(budget_bytes, protected)
 
     def prune(self, *, dry_run: bool = False) -> PruneReport:
         """Reclaim what no artifact and no pull at work refers to. Raises StoreUnusable."""

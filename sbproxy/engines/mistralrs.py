@@ -97,7 +97,7 @@ class MistralRsDriver:
                 ENGINE, f"it runs safetensors files, {artifact.subject} is {artifact.variant.format}; use llama_cpp"
             )
         asked = self._config.acceleration
-        if asked in ("cpu", "cuda", "metal") and spec.device != asked:
+        if asked not in ("auto", spec.device):
             raise EngineIncompatible(ENGINE, f"engines.mistralrs.acceleration is {asked}, the plan uses {spec.device}")
         serve_arguments(flags_of(binary), spec, port=1, model="model")
 

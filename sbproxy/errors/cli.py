@@ -163,3 +163,40 @@ class ApplyLocked(CliError):
 
     def text(self) -> str:
         return f"another apply holds {self.lock}; wait for its end and try again"
+
+
+@dataclass(eq=False)
+class ServiceUnavailable(CliError):
+    """This system has no service manager that `service` can use for this user."""
+
+    code: ClassVar[str] = "service_unavailable"
+    reason: str
+
+    def text(self) -> str:
+        return (
+            f"no systemd of this user can be reached: {self.reason}; log in with a session of your own (or:"
+            " loginctl enable-linger), or keep 'sbproxy run MODEL' under your own supervisor"
+        )
+
+
+@dataclass(eq=False)
+class ServiceFailed(CliError):
+    """systemctl refused; ``command`` are its words."""
+
+    code: ClassVar[str] = "service_failed"
+    command: str
+    reason: str
+
+    def text(self) -> str:
+        return f"systemctl --user {self.command}: {self.reason}; see: journalctl --user -u sbproxy"
+
+
+@dataclass(eq=False)
+class ServiceUnitForeign(CliError):
+    """A unit of our name that `service install` did not write."""
+
+    code: ClassVar[str] = "service_unit_foreign"
+    unit: str
+
+    def text(self) -> str:
+        return f"{self.unit} was not written by 'sbproxy service install'; move it away first"

@@ -72,12 +72,12 @@ def launch_spec(
 ) -> LaunchSpec:
     """The launch of one replica at its place. A GGUF engine is pointed at a file, the others at the folder."""
     variant = artifact.variant
-    chunks = config.chunked_prefill
+    chunks, repository = config.chunked_prefill, variant.repository
     return LaunchSpec(
         deployment=holder[0],
         generation=holder[1],
         replica=holder[2],
-        model_path=snapshot.file(weight_file(variant)) if variant.format == "gguf" else snapshot.path,
+        model_path=snapshot.path if repository or variant.format != "gguf" else snapshot.file(weight_file(variant)),
         context_tokens=demand.context_tokens,
         parallel=demand.concurrency,
         device=option.kind,
@@ -96,4 +96,7 @@ def launch_spec(
         tool_call_parser=config.tool_call_parser,
         swap_space_gib=config.swap_space_gib,
         cpu_offload_gib=config.cpu_offload_gib,
+        network=repository is not None,
+        repository=repository,
+        repository_file=variant.repository_file,
     )

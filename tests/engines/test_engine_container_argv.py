@@ -56,8 +56,18 @@ def test_an_image_is_pinned_by_digest_or_refused() -> None:
     local = pinned_image("vllm", f"registry.example:5000/team/vllm@sha256:{DIGEST}")
     assert local.digest == DIGEST
     for text in (
-        *("vllm/vllm-openai", "vllm/vllm-openai:latest", "vllm/vllm-openai:v0.10.0", f"vllm/vllm-openai@sha256:{'a' * 63}"),
-        *(f"vllm:v1@sha256:{DIGEST}", f"vllm@sha256:{'A' * 64}", f"--privileged@sha256:{DIGEST}", f"a b@sha256:{DIGEST}"),
+        *(
+            "vllm/vllm-openai",
+            "vllm/vllm-openai:latest",
+            "vllm/vllm-openai:v0.10.0",
+            f"vllm/vllm-openai@sha256:{'a' * 63}",
+        ),
+        *(
+            f"vllm:v1@sha256:{DIGEST}",
+            f"vllm@sha256:{'A' * 64}",
+            f"--privileged@sha256:{DIGEST}",
+            f"a b@sha256:{DIGEST}",
+        ),
         *(f"{IMAGE.reference} --privileged", f"{IMAGE.reference}\n", ""),
     ):
         with pytest.raises(EngineBlocked, match=r"pinned by digest|has a tag"):

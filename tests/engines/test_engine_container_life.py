@@ -499,7 +499,12 @@ def test_a_deployments_own_image_is_a_driver_of_its_own(tmp_path: Path) -> None:
     ("engine", "host", "asked", "reason"),
     [
         ("vllm", EngineConfig(launch="uv", version="0.10.0"), {"engine_version": "0.11.0"}, "contradicts .*version"),
-        ("llama_cpp", EngineConfig(sha256="a" * 64), {"engine_sha256": "b" * 64}, "contradicts engines.llama_cpp.sha256"),
+        (
+            "llama_cpp",
+            EngineConfig(sha256="a" * 64),
+            {"engine_sha256": "b" * 64},
+            "contradicts engines.llama_cpp.sha256",
+        ),
         ("llama_cpp", EngineConfig(), {"engine_image": IMAGE}, "runs in no container"),
         ("vllm", EngineConfig(launch="uv"), {"engine_image": IMAGE}, "contradicts engines.vllm.launch uv"),
         ("vllm", EngineConfig(), {"engine_image": "vllm:latest"}, "not pinned by digest"),

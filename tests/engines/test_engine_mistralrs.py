@@ -34,6 +34,7 @@ from sbproxy.engines.core.mistralrs_argv import parse_serve_help, release_of, se
 from sbproxy.engines.core.mistralrs_release import archive_name
 from sbproxy.engines.core.model import Availability, ExitKind, LaunchSpec
 from sbproxy.engines.core.pins import HostPlatform
+from sbproxy.engines.core.verdict import Redaction, decide_verdict
 from sbproxy.engines.mistralrs import MistralRsDriver
 from sbproxy.engines.ownership import OwnershipLedger
 from sbproxy.engines.process import LoopbackEngine
@@ -391,8 +392,31 @@ def test_it_serves_safetensors_and_leaves_gguf_to_llama_cpp(drive: Any, tmp_path
         driver.check(artifact("gguf"), SPEC, binary)
     with pytest.raises(EngineIncompatible, match="acceleration is cpu, the plan uses cuda"):
         driver.check(artifact("safetensors"), replace(SPEC, device="cuda"), binary)
+    vulkan = drive(path=str(binary.program), acceleration="vulkan")
+    with pytest.raises(EngineIncompatible, match="acceleration is vulkan, the plan uses cpu"):
+        vulkan.check(artifact("safetensors"), SPEC, binary)
     with pytest.raises(UnsafeArgument):
         driver.check(artifact("safetensors"), replace(SPEC, extra_args=("--port", "1")), binary)
+
+
+# -- why it ended
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("error: unexpected argument '--bogus' found", ExitKind.BAD_FLAG),
+        ("error: invalid value 'x' for '--max-seqs <MAX_SEQS>': invalid digit found in string", ExitKind.BAD_FLAG),
+        ("Error: Address already in use (os error 98)", ExitKind.PORT),
+        ("Error: DriverError(CUDA_ERROR_OUT_OF_MEMORY)", ExitKind.OUT_OF_MEMORY),
+        ("Error: cannot find tensor model.layers.0.self_attn.q_proj.weight", ExitKind.BAD_FILE),
+        ("Error: InvalidHeaderDeserialization", ExitKind.BAD_FILE),
+        ("thread 'main' panicked at src/main.rs", ExitKind.CRASH),
+    ],
+)
+def test_its_last_words(line: str, kind: ExitKind) -> None:
+    redaction = Redaction(Path("/snapshot"), Path("/run"), "")
+    assert decide_verdict(1, line, asked_to_stop=False, was_ready=False, redaction=redaction).kind is kind
 
 
 # -- its process

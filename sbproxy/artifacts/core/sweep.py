@@ -69,7 +69,8 @@ class Sweep:
     ) -> None:
         self._budget = budget_bytes
         self._blobs = {blob.sha256: blob.size_bytes for blob in blobs}
-        self._partials = {partial.digest: partial.size_bytes for partial in (held := list(partials))}
+        held = list(partials)
+        self._partials = {partial.digest: partial.size_bytes for partial in held}
         self._stale = [partial.digest for partial in abandoned(held, partial_grace_s)]
         self._holdings = {each.digest: each for each in sorted(holdings, key=lambda h: (h.last_accessed_ms, h.digest))}
         self._protected = {digest: each.protection for digest, each in self._holdings.items() if each.protection}
@@ -78,9 +79,13 @@ class Sweep:
         self._passed: dict[str, str] = {}
         self._before = self._used
 
+    @property
+    def over_budget(self) -> bool:
+        return self._used > self._budget
+
     def next_step(self) -> Step | None:
         """``None`` once the cache is within its budget, or nothing more may go."""
-        if self._used <= self._budget:
+        if not self.over_budget:
             return None
         loose = orphans((HeldBlob(*each) for each in self._blobs.items()), self._needed(self._holdings))
         if loose:
@@ -126,7 +131,7 @@ class Sweep:
             after_bytes=used,
             reclaimed_bytes=self._before - used,
             deleted_artifacts=tuple(self._deleted),
-            skipped_artifacts=self._passed,
+            skipped_artifacts=dict(self._passed),
             budget_unsatisfied_bytes=max(0, used - self._budget),
         )
 
