@@ -25,7 +25,7 @@ COMMANDS = (
 )
 _WITH_VALUE = {"-f": "--config", **{name: name for name in ("--config", "--log-level", "--log-format")}}
 _WITH_VALUE |= {name: name for name in ("--shutdown-grace-ms", "--grace-time")}
-_SWITCHES = ("--check",)
+_SWITCHES = ("--check", "--locked")
 _VERSION = ("-V", "--version")
 
 

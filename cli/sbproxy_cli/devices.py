@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 HEADER = ("INDEX", "KIND", "NAME", "TOTAL", "FREE", "COMPUTE", "RESERVED BY")
 HOLDING = ("preparing", "ready", "draining")
 """States in which a replica has its memory."""
+CPU_INDEX = -1
 TIMEOUT_S = 5.0
 
 DaemonUrlOption = Annotated[
@@ -102,7 +103,9 @@ def _fields(device: Device, status: HostStatus | None) -> dict[str, Any]:
 
 
 def _holds(row: DeploymentStatus, device: Device) -> bool:
-    return row.state in HOLDING and row.memory is not None and device.index in row.selected_devices
+    # A replica without a device set lives in the memory of the CPU.
+    held = row.selected_devices or [CPU_INDEX]
+    return row.state in HOLDING and row.memory is not None and device.index in held
 
 
 def _held(row: DeploymentStatus) -> dict[str, Any]:

@@ -44,6 +44,7 @@ class Invocation:
     grace_time: int | None
     check: bool
     typed: frozenset[str]
+    locked: bool = False
 
     def refuse_unused(self, verb: str, *, daemon: bool = False) -> None:
         """``--check`` and the grace flags mean something only where a daemon would start."""
@@ -55,6 +56,8 @@ class Invocation:
             raise typer.BadParameter("--shutdown-grace-ms and --grace-time say the same; give one of them")
         if self.check and verb != "serve":
             raise typer.BadParameter(f"--check belongs to serve; sbproxy {verb} does not use it")
+        if self.locked and verb != "serve":
+            raise typer.BadParameter(f"--locked belongs to serve; sbproxy {verb} does not use it")
 
     def serve_options(self, environ: Mapping[str, str]) -> ServeOptions:
         """What the daemon is told beside its file."""

@@ -41,6 +41,9 @@ CacheDirOption = Annotated[
 ]
 VariantOption = Annotated[str | None, typer.Option("--variant", help="One exact variant of the model.")]
 EngineOption = Annotated[EngineName, typer.Option("--engine", help="The engine that is to run the model.")]
+NoFetchOption = Annotated[
+    bool, typer.Option("--no-fetch", help="Read nothing from the network, which holds without it too.")
+]
 NoWaitOption = Annotated[bool, typer.Option("--no-wait", help="Return as soon as the daemon has taken the job.")]
 
 

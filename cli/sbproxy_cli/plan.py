@@ -12,7 +12,7 @@ from sbproxy.errors.config import ConfigInvalid
 from sbproxy_cli import output
 from sbproxy_cli.boundary import verb
 from sbproxy_cli.invocation import current
-from sbproxy_cli.options import Format, FormatOption
+from sbproxy_cli.options import Format, FormatOption, NoFetchOption
 
 if TYPE_CHECKING:
     from sbproxy_cli.planning.proposal import Proposal
@@ -24,9 +24,6 @@ AgainstOption = Annotated[
     Path | None, typer.Option("--against", help="The document it is compared with; without it everything is new.")
 ]
 OutOption = Annotated[Path | None, typer.Option("--out", help="Write the plan here, for apply -p.")]
-NoFetchOption = Annotated[
-    bool, typer.Option("--no-fetch", help="Read nothing from the network, which a plan never does; for older scripts.")
-]
 
 
 @verb("plan")

@@ -11,7 +11,7 @@ import typer
 from sbproxy_cli import diagnostics, output
 from sbproxy_cli.boundary import verb
 from sbproxy_cli.invocation import current
-from sbproxy_cli.options import Format, FormatOption
+from sbproxy_cli.options import Format, FormatOption, NoFetchOption
 
 if TYPE_CHECKING:
     from sbproxy.errors import SbproxyError
@@ -23,6 +23,7 @@ REFUSED = 2
 def validate(
     context: typer.Context,
     path: Annotated[Path | None, typer.Argument(help="The configuration (sb.yml).")] = None,
+    no_fetch: NoFetchOption = False,
     output_format: FormatOption = Format.text,
 ) -> None:
     """Check a configuration, its catalog and its deployments. Opens no port and reads no secret."""

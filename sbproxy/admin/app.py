@@ -5,6 +5,7 @@ from __future__ import annotations
 from aiohttp import web
 
 from sbproxy.admin.accounts import Accounts
+from sbproxy.admin.artifacts import ArtifactRoutes
 from sbproxy.admin.authentication import Authenticator
 from sbproxy.admin.config import ConfigRoutes
 from sbproxy.admin.control import ControlRoutes
@@ -31,6 +32,7 @@ def build_app(deps: AdminDeps) -> web.Application:
         ProbeRoutes(deps),
         SessionRoutes(authenticator, gate),
         ModelHostRoutes(deps),
+        ArtifactRoutes(deps),
         JobRoutes(deps, streams),
         ValueRoutes(deps),
         RequestRoutes(deps, streams),

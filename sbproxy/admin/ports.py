@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from sbproxy.artifacts.core.model import ArtifactRecord
+from sbproxy.artifacts.core.model import ArtifactRecord, GcReport
 from sbproxy.catalog.core.model import Catalog
 from sbproxy.config.core.document import AdminConfig
+from sbproxy.devices.core.model import Device
 from sbproxy.modelhost.core.desired_document import Replacement
 from sbproxy.modelhost.core.jobs import JobId, JobRecord, StopKind
 from sbproxy.modelhost.core.status import StatusRow
@@ -101,6 +102,44 @@ class ModelHostControl(Protocol):
         ...
 
     async def inventory(self) -> Inventory: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PullBegun:
+    """A pull that goes on in its job: what exactly is fetched."""
+
+    model: str
+    variant: str
+    engine: str
+    artifact_digest: str
+    job_id: JobId
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedArtifact:
+    """``removed`` is false when somebody else was faster. Bytes."""
+
+    artifact_digest: str
+    removed: bool
+    reclaimed_bytes: int
+    job_id: JobId
+
+
+class ArtifactOperations(Protocol):
+    """What changes the artifact cache (contracts section 17)."""
+
+    async def pull(self, model: str, variant: str | None, engine: str) -> PullBegun:
+        """Bring a model into the cache; the work goes on in the job. Raises a leaf of CatalogError, or
+        UnsafeArtifactPath."""
+        ...
+
+    async def remove(self, digest: str) -> RemovedArtifact:
+        """Raises ArtifactAbsent, RemovalBlocked, StoreUnusable."""
+        ...
+
+    async def collect(self) -> GcReport:
+        """Down to the configured budget. Raises NoCacheBudget, StoreUnusable."""
+        ...
 
 
 class Jobs(Protocol):
@@ -208,12 +247,14 @@ class AdminDeps:
 
     config: AdminConfig
     host: ModelHostControl
+    artifacts: ArtifactOperations
     jobs: Jobs
     requests: RequestReader
     reloader: Reloader
     health: Callable[[], Sequence[ComponentHealth]]
     metrics_text: Callable[[], bytes]
     value: Callable[[], ValueReport]
+    devices: Callable[[], Sequence[Device]]
     build_hash: str = "unknown"
     started_at: float = field(default_factory=time.time)
     now: Callable[[], float] = time.time

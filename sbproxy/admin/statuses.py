@@ -47,6 +47,8 @@ STATUSES: dict[type[SbproxyError], int] = {
     # action, not the caller's. What the data plane meets does not come this way at all.
     artifacts.ArtifactError: 502,
     artifacts.RemovalBlocked: 409,
+    artifacts.ArtifactAbsent: 404,
+    artifacts.NoCacheBudget: 409,
     catalog.CatalogError: 502,
     engines.EngineError: 502,
     gateway.GatewayError: 502,
@@ -97,6 +99,14 @@ CONFIG_WRITE_STATUSES: dict[type[SbproxyError], int] = {
     SbproxyError: 400,
 }
 
+# Of a pull that is asked for: a name that the catalog lacks, or one that this machine could not run.
+PULL_STATUSES: dict[type[SbproxyError], int] = {
+    catalog.UnknownModel: 404,
+    catalog.UnknownVariant: 400,
+    catalog.CatalogError: 422,
+    artifacts.UnsafeArtifactPath: 422,
+}
+
 PREPARE_FAILED = "prepare_failed"
 _INFRASTRUCTURE = (502, "prepare_infrastructure_failed")
 
@@ -135,6 +145,10 @@ def replace_outcome_of(error: SbproxyError) -> tuple[int, str]:
 def status_of(error: SbproxyError) -> int:
     """For any route but reload."""
     return _looked_up(STATUSES, error)
+
+
+def pull_status_of(error: SbproxyError) -> int:
+    return _looked_up({**STATUSES, **PULL_STATUSES}, error)
 
 
 def reload_status_of(error: SbproxyError) -> int:

@@ -1,4 +1,4 @@
-"""Messages of ``GET /admin/model-host/value`` (document 2; contracts section 31). A micro is a millionth of a dollar."""
+"""Messages of ``GET /admin/model-host/value`` (document 2; contracts section 31). Micros are millionths of a dollar."""
 
 from __future__ import annotations
 

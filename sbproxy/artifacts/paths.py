@@ -73,6 +73,10 @@ class StorePaths:
     def partial(self, digest: str, sha256: str) -> Path:
         return self.partial_folder(digest) / f"{_checked(sha256)}.part"
 
+    def seed(self, digest: str, sha256: str) -> Path:
+        """A copy out of another program's cache; beside the partial, whose bytes it must not cost."""
+        return self.partial_folder(digest) / f"{_checked(sha256)}.seed"
+
     def resume(self, digest: str, sha256: str) -> Path:
         return self.partial_folder(digest) / f"{_checked(sha256)}.json"
 

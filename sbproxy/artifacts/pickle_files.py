@@ -6,6 +6,7 @@ Bounded in bytes and opcodes; whatever differs between this reading and a loader
 from __future__ import annotations
 
 import io
+import tarfile
 import zipfile
 import zlib
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import BinaryIO, Final
 
 from sbproxy.artifacts.core.pickle_scan import LEGACY_MAGIC, LEGACY_PICKLES, Reader, UnsafePickle, check_pickle
 
-MAX_PICKLE_BYTES: Final = 256 * 1024 * 1024
+MAX_PICKLE_BYTES: Final = 64 * 1024 * 1024
 """Of pickled data, tensors in an archive and behind a legacy checkpoint not counted."""
 MAX_MEMBERS: Final = 200_000
 _MAX_PICKLES: Final = 1000
@@ -29,7 +30,11 @@ def scan_file(path: Path) -> None:
         stream.seek(0)
         if start == _ZIP_MAGIC:
             _scan_archive(stream)
+        elif tarfile.is_tarfile(stream):
+            # PyTorch tries the oldest of its formats first, so the beginning of such a file proves nothing.
+            raise UnsafePickle("is a tar archive, the oldest checkpoint format, which is not scanned")
         else:
+            stream.seek(0)
             _scan_pickles(stream)
 
 

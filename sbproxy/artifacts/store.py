@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial as bind
 from pathlib import Path
 
 from sbproxy.artifacts import locks
+from sbproxy.artifacts.core.foreign import Origin
 from sbproxy.artifacts.core.garbage import PARTIAL_GRACE_S
 from sbproxy.artifacts.core.model import (
     ArtifactRecord,
     ArtifactState,
     Corrupt,
     GcReport,
+    Missing,
     ProgressSink,
     PruneReport,
     PullIntent,
@@ -39,8 +41,8 @@ from sbproxy.artifacts.pull import Pull, Sources
 from sbproxy.artifacts.removal import Collector
 from sbproxy.artifacts.transport import HttpTransport, Timeouts
 from sbproxy.artifacts.unverified import unverified_snapshot, unverified_state
-from sbproxy.catalog.core.model import ArtifactDigest, PullPolicy, ResolvedArtifact
-from sbproxy.errors.artifacts import CacheCorrupt, RemovalBlocked
+from sbproxy.catalog.core.model import ArtifactDigest, CatalogFile, PullPolicy, ResolvedArtifact
+from sbproxy.errors.artifacts import ArtifactError, CacheCorrupt, OfflineArtifactMissing, RemovalBlocked
 
 
 class FileArtifactStore:
@@ -98,7 +100,7 @@ class FileArtifactStore:
         refusal = miss_refusal(artifact, intent=intent, policy=policy, network=network)
         pull = Pull(artifact, self._publication, self._sources, tracker)
         with store_failures(self.paths.root, lambda: tracker.remaining_bytes):
-            if refusal is not None and pull.missing():
+            if refusal is not None and pull.missing() and not _may_import(refusal, pull):
                 raise refusal
             self.paths.create()
             with locks.exclusive(self.paths.pull_lock(artifact.digest), tracker.queued):
@@ -145,12 +147,24 @@ class FileArtifactStore:
                     raise CacheCorrupt(artifact.subject, reason)
                 case Ready(snapshot):
                     with self.lease(artifact.digest):
-                        damaged = self._damaged_files(artifact, tracker)
+                        damaged = self._damaged_files(artifact.digest, artifact.variant.files, tracker)
             if damaged:
                 self._withdraw(artifact, damaged)
                 raise CacheCorrupt(artifact.subject, f"{', '.join(damaged)}: the bytes are not those of the catalog")
         tracker.ready()
         return Snapshot(artifact.digest, snapshot, artifact.variant.total_size_bytes, 0)
+
+    def proof(self, digest: str, files: Sequence[CatalogFile]) -> ArtifactState:
+        """Hash the published copy under ``digest``: Missing, Ready or Corrupt. Changes nothing. Raises StoreUnusable."""
+        check_sha256(digest)
+        tracker = PullTracker(digest, sum(file.size_bytes for file in files), None, None)
+        with store_failures(self.paths.root):
+            state = self._publication.published_state(digest)
+            if not isinstance(state, Ready):
+                return state or Missing()
+            with self.lease(ArtifactDigest(digest)):
+                damaged = self._damaged_files(digest, files, tracker)
+        return Corrupt(f"{', '.join(damaged)}: not the bytes that belong there") if damaged else state
 
     def remove(self, digest: str, *, configured: bool = False, resident: bool = False) -> Removal:
         """Remove one artifact. Raises RemovalBlocked: configured, resident, leased, locked or downloading."""
@@ -168,6 +182,17 @@ class FileArtifactStore:
         """
         with store_failures(self.paths.root):
             return self._collector.collect(budget_bytes, protected)
+
+    def importable(self, artifact: ResolvedArtifact) -> Origin | None:
+        """Whose cache could seed a pull without the network, going by sizes (contracts section 17). Blocking.
+
+        Raises UnsafeArtifactPath, StoreUnusable.
+        """
+        if artifact.variant.unverified:
+            return None
+        tracker = PullTracker(artifact.subject, artifact.variant.total_size_bytes, None, None)
+        with store_failures(self.paths.root):
+            return Pull(artifact, self._publication, self._sources, tracker).importable()
 
     def prune(self, *, dry_run: bool = False) -> PruneReport:
         """Reclaim what no artifact and no pull at work refers to. Raises StoreUnusable."""
@@ -198,10 +223,10 @@ class FileArtifactStore:
             if record is not None:
                 self._publication.write_record(record.accessed(time.time_ns() // 1_000_000))
 
-    def _damaged_files(self, artifact: ResolvedArtifact, tracker: PullTracker) -> list[str]:
-        snapshot = self.paths.snapshot(artifact.digest)
+    def _damaged_files(self, digest: str, files: Sequence[CatalogFile], tracker: PullTracker) -> list[str]:
+        snapshot = self.paths.snapshot(digest)
         damaged = []
-        for file in artifact.variant.files:
+        for file in files:
             found = hash_file(snapshot / file.path, bind(tracker.verifying, file.path))
             if found != (file.size_bytes, file.sha256):
                 damaged.append(file.path)
@@ -217,3 +242,8 @@ class FileArtifactStore:
                     self._publication.mark_damaged(digest, f"a full check found damaged files: {', '.join(damaged)}")
             for sha in sorted(bad):
                 self._publication.drop_blob(sha)
+
+
+def _may_import(refusal: ArtifactError, pull: Pull) -> bool:
+    """``--offline`` forbids the network, not the caches of other programs on this machine."""
+    return isinstance(refusal, OfflineArtifactMissing) and pull.importable() is not None

@@ -13,6 +13,14 @@ from urllib.parse import quote
 
 from pydantic import TypeAdapter
 
+from sbproxy.api.artifacts import (
+    ClusterArtifacts,
+    ClusterVram,
+    GcAnswer,
+    PullAccepted,
+    PullRequest,
+    RemovalAnswer,
+)
 from sbproxy.api.config import ConfigAnswer
 from sbproxy.api.control import DriftAnswer, HealthAnswer, ReloadAnswer, RequestEntry, SessionAnswer
 from sbproxy.api.model_host import (
@@ -104,6 +112,28 @@ class AdminClient:
 
     async def files(self) -> FilesAnswer:
         return await self._transport.call("GET", f"{_HOST}/files", FilesAnswer)
+
+    async def pull(self, model: str, variant: str | None = None, engine: str | None = None) -> PullAccepted:
+        """Bring a model into the daemon's cache; follow or cancel the job that is named in the answer."""
+        asked = {"model": model, "variant": variant, "engine": engine}
+        body = PullRequest.model_validate({name: value for name, value in asked.items() if value is not None})
+        return await self._transport.call(
+            "POST", f"{_HOST}/pull", PullAccepted, body=body.model_dump_json(exclude_none=True).encode()
+        )
+
+    async def remove_artifact(self, digest: str) -> RemovalAnswer:
+        """DaemonRefused (404): it is not in the cache; (409): it is protected, and why."""
+        return await self._transport.call("DELETE", f"{_HOST}/artifacts/{quote(digest, safe='')}", RemovalAnswer)
+
+    async def collect(self) -> GcAnswer:
+        """Bring the daemon's cache down to its budget. DaemonRefused (409): none is configured."""
+        return await self._transport.call("POST", f"{_HOST}/gc", GcAnswer)
+
+    async def cluster_artifacts(self) -> ClusterArtifacts:
+        return await self._transport.call("GET", "/admin/cluster/artifacts", ClusterArtifacts)
+
+    async def cluster_vram(self) -> ClusterVram:
+        return await self._transport.call("GET", "/admin/cluster/vram", ClusterVram)
 
     async def value(self) -> ValueAnswer:
         """What local serving has saved, and what spilled requests have cost."""

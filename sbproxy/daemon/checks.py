@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sbproxy.catalog.core.model import Catalog, ModelId, WorkerFacts
-from sbproxy.catalog.core.resolve import resolve
+from sbproxy.catalog.core.resolve import NEVER_AUTOMATIC, resolve
 from sbproxy.catalog.document import builtin_catalog, read_catalog
 from sbproxy.config.core.document import AdminConfig, SbConfig
 from sbproxy.config.core.findings import Finding
@@ -18,13 +18,14 @@ from sbproxy.config.core.model_host import DeploymentConfig, ModelHostConfig
 from sbproxy.config.core.references import CATALOG_FILE, reference_findings
 from sbproxy.config.core.tree import KeyPath
 from sbproxy.config.load import Loaded, load_file, load_text
-from sbproxy.engines.core.extra_args import ALLOWED, ENGINE, SHORT, parse_extra_args
+from sbproxy.engines.core.allow_list import AllowList
+from sbproxy.engines.core.allow_lists import ALLOW_LISTS
 from sbproxy.errors.catalog import CatalogInvalid, CatalogUnreadable, NoCompatibleVariant
 from sbproxy.errors.config import Problem
 from sbproxy.errors.engines import UnsafeArgument
 
 _ANY_MACHINE = WorkerFacts(
-    accelerators=frozenset({"cpu", "cuda", "metal"}), engines=frozenset({ENGINE}), compute_capability=(99, 0)
+    accelerators=frozenset({"cpu", "cuda", "metal"}), engines=frozenset(ALLOW_LISTS), compute_capability=(99, 0)
 )
 """Offers everything that a machine could to the engines of this version."""
 
@@ -77,7 +78,7 @@ def crossing_findings(config: SbConfig, catalog: Catalog | None) -> Iterator[Fin
         path: KeyPath = ("proxy", "model_host", "deployments", deployment_id)
         if catalog is not None:
             yield from _runnable(catalog, deployment, path)
-        yield from argument_findings(deployment, path)
+        yield from argument_findings(deployment, path, catalog)
     yield from _password_hashes(config.proxy.admin)
 
 
@@ -86,34 +87,46 @@ def _runnable(catalog: Catalog, deployment: DeploymentConfig, path: KeyPath) -> 
     model = catalog.models.get(ModelId(deployment.model))
     pinned = deployment.variant
     candidates = [each for each in model.variants if pinned in (None, each.id)] if model else []
-    if not candidates or deployment.engine not in ("auto", ENGINE):
+    if not candidates:
         return
     try:
         resolve(catalog, deployment.model, pinned, _ANY_MACHINE, deployment.engine)
     except NoCompatibleVariant as error:
-        engines = sorted({engine for each in candidates for engine in each.engines})
-        why = "; ".join(error.reasons) if ENGINE in engines else f"it runs with {', '.join(engines)}"
-        reason = f"this version, whose engine is {ENGINE}, cannot run it: {why}"
+        reason = f"no machine can run it with this version: {'; '.join(error.reasons)}"
         depends = (CATALOG_FILE, *((*path, key) for key in ("model", "variant", "engine")))
         yield Finding((*path, "variant" if pinned else "model"), reason, depends_on=depends)
 
 
-def argument_findings(deployment: DeploymentConfig, path: KeyPath) -> Iterator[Finding]:
-    """Every element of ``extra_args`` that the engine's allow-list refuses.
+def _engines(catalog: Catalog | None, deployment: DeploymentConfig) -> tuple[str, ...]:
+    """The engines that may come to run it; which one ``auto`` takes is decided on the machine."""
+    if deployment.engine != "auto":
+        return (deployment.engine,)
+    model = catalog.models.get(ModelId(deployment.model)) if catalog is not None else None
+    variants = [each for each in model.variants if deployment.variant in (None, each.id)] if model else []
+    automatic = {engine for each in variants for engine in each.engines} - NEVER_AUTOMATIC
+    return tuple(name for name in ALLOW_LISTS if name in automatic) or tuple(ALLOW_LISTS)[:1]
 
-    What was refused is left out and the rest is looked at again, so that the first one hides no other.
-    """
-    # Without a choice of its own a deployment gets the one engine of this version.
-    args = tuple(deployment.extra_args) if deployment.engine in ("auto", ENGINE) else ()
+
+def argument_findings(deployment: DeploymentConfig, path: KeyPath, catalog: Catalog | None = None) -> Iterator[Finding]:
+    """Every element of ``extra_args`` that the lists of all engines which may come refuse, in the first one's words."""
+    args = tuple(deployment.extra_args)
+    refused = [dict(_refused(ALLOW_LISTS[engine], args)) for engine in _engines(catalog, deployment)]
+    for at, reason in refused[0].items():
+        if all(at in each for each in refused):
+            yield Finding((*path, "extra_args", at), reason)
+
+
+def _refused(known: AllowList, args: tuple[str, ...]) -> Iterator[tuple[int, str]]:
+    """(index, reason). What was refused is left out and the rest is looked at again, so that none hides another."""
     at = 0
     accepted: tuple[str, ...] = ()
     while at < len(args):
-        takes_value = ALLOWED.get(SHORT.get(args[at], args[at]), False)
+        takes_value = known.allowed.get(known.short.get(args[at], args[at]), False)
         words = args[at : at + (2 if takes_value else 1)]
         try:
-            parse_extra_args((*accepted, *words))
+            known.parse((*accepted, *words))
         except UnsafeArgument as error:
-            yield Finding((*path, "extra_args", at), f"{error.argument!r} is not allowed: {error.reason}")
+            yield at, f"{error.argument!r} is not allowed: {error.reason}"
             at += len(words)
             while at < len(args) and not args[at].startswith("-"):
                 at += 1  # the value of what was refused

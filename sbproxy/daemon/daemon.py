@@ -20,6 +20,7 @@ from sbproxy.built import REVISION
 from sbproxy.config.core.document import SbConfig
 from sbproxy.config.core.secret_values import secret_values
 from sbproxy.config.load import Loaded
+from sbproxy.daemon.artifact_control import ArtifactControl
 from sbproxy.daemon.checks import load_checked
 from sbproxy.daemon.desired_state import DesiredState
 from sbproxy.daemon.foundation import Foundation
@@ -150,9 +151,11 @@ class Daemon:
         runtime = self.runtime = Runtime(loaded, foundation, host=self.host, publish=self._publisher(gateway))
         self.reloader = ConfigReloader(runtime, environ=options.environ, metrics=metrics)
         desired = DesiredState(runtime)
+        self._artifacts = ArtifactControl(runtime)
         if proxy.admin.enabled:
             await self._open_admin(loaded.config, desired, metrics, requests)
         # After the admin API in this order, so that it still answers while engines drain.
+        rooms.push_async_callback(self._artifacts.close)
         rooms.push_async_callback(self._close_host)
         rooms.push_async_callback(self.reloader.close)
         rooms.push_async_callback(desired.close)
@@ -192,12 +195,14 @@ class Daemon:
         deps = AdminDeps(
             config=config.proxy.admin,
             host=HostControl(self.runtime, desired),
+            artifacts=self._artifacts,
             jobs=self.host.jobs,
             requests=requests,
             reloader=self.reloader,
             health=self._health,
             metrics_text=metrics.text,
             value=self._value.report,
+            devices=lambda: self._devices,
             build_hash=REVISION,
         )
         await self._rooms.enter_async_context(AdminListener(build_app(deps), config.proxy.admin))

@@ -21,7 +21,7 @@ from sbproxy.devices.core.model import DeviceKind
 from sbproxy.devices.inventory import MachineInventory
 from sbproxy.engines.acquisition import PublishedBuilds, fetch_archive, fetch_wheel
 from sbproxy.engines.binary import BinaryProbe, flags_of
-from sbproxy.engines.core.argv import REQUIRED, Seat, llama_arguments
+from sbproxy.engines.core.argv import KV_SUBSTITUTES, REQUIRED, Seat, llama_arguments
 from sbproxy.engines.core.model import (
     AcquisitionMethod,
     Availability,
@@ -41,6 +41,7 @@ from sbproxy.engines.core.pins import (
 )
 from sbproxy.engines.driver import AcquireProgress
 from sbproxy.engines.environment import engine_environment, repository_environment
+from sbproxy.engines.kv_notice import warn_of_substitution
 from sbproxy.engines.ownership import OwnershipLedger
 from sbproxy.engines.process import Arguments, Launch, LoopbackEngine
 from sbproxy.engines.ways import ProgramWays, Way, take, weigh
@@ -109,6 +110,7 @@ class LlamaCppDriver:
     async def launch(self, binary: EngineBinary, spec: LaunchSpec) -> LoopbackEngine:
         """See :class:`EngineDriver`."""
         arguments = await asyncio.to_thread(self._plan, binary, spec)
+        warn_of_substitution(ENGINE, spec, KV_SUBSTITUTES)
         environ = engine_environment(self._environ, spec.device_indexes if spec.device == "cuda" else None)
         if spec.repository is not None:
             environ |= repository_environment(self._environ, spec.model_path)

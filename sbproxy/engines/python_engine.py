@@ -6,7 +6,6 @@ Which of them is ``offers``, what is said on the command line the dialect's, the
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -28,10 +27,10 @@ from sbproxy.engines.core.container import (
 )
 from sbproxy.engines.core.model import AcquisitionOption, Availability, EngineBinary, LaunchSpec
 from sbproxy.engines.core.server_seat import ServerSeat
-from sbproxy.engines.core.settings import substituted
 from sbproxy.engines.dialect import Dialect
 from sbproxy.engines.driver import AcquireProgress
 from sbproxy.engines.environment import engine_environment, repository_environment
+from sbproxy.engines.kv_notice import warn_of_substitution
 from sbproxy.engines.offers import Offer, Offers
 from sbproxy.engines.ownership import OwnershipLedger
 from sbproxy.engines.process import HOST, Arguments, Launch, LoopbackEngine
@@ -41,8 +40,6 @@ from sbproxy.errors.engines import EngineBlocked, EngineIncompatible
 MAX_DETAIL, MAX_REASON = 300, 500
 FORMATS = ("safetensors", "pickle")
 _INSIDE = "0.0.0.0"  # noqa: S104 - the container's own network namespace, which has no other way in
-
-log = logging.getLogger(__name__)
 
 
 class PythonEngineDriver:
@@ -115,12 +112,7 @@ class PythonEngineDriver:
 
     async def launch(self, binary: EngineBinary, spec: LaunchSpec) -> LoopbackEngine:
         """See :class:`EngineDriver`."""
-        runs = substituted(spec, dict(self._dialect.kv_runs))
-        if runs is not None:
-            log.warning(
-                "kv_quant_substituted deployment=%s engine=%s requested=%s runs=%s",
-                *(spec.deployment, self.name, spec.kv_quant, runs),
-            )
+        warn_of_substitution(self.name, spec, self._dialect.kv_runs)
         return await LoopbackEngine.start(await asyncio.to_thread(self._launch, binary, spec), self._ownership)
 
     def _launch(self, binary: EngineBinary, spec: LaunchSpec) -> Launch:

@@ -88,15 +88,19 @@ class PickleRefused(ArtifactError):
 
 @dataclass(eq=False)
 class PickleUnsafe(ArtifactError):
-    """A pickle variant with the opt-in: it has not passed a supply-chain scan, so it is not used."""
+    """A pickle file that the catalog allows did not pass the supply-chain scan. ``named`` is the global that it
+    names and may not, if that is why."""
 
     code: ClassVar[str] = "pickle_unsafe"
     policy: ClassVar[bool] = True
     subject: str
+    file: str
+    reason: str
+    named: str | None = None
 
     def text(self) -> str:
         return (
-            f"{self.subject} holds pickle files and this version can't scan them, so it does not fetch or run them;"
+            f"{self.subject}: the pickle file {self.file} {self.reason}; nothing was published,"
             " choose a safetensors or gguf variant"
         )
 
@@ -143,7 +147,7 @@ class PackageToolMissing(ArtifactError):
 
 @dataclass(eq=False)
 class RemovalBlocked(ArtifactError):
-    """A protected artifact was asked to go. ``reason``: configured, resident, leased, locked."""
+    """A protected artifact was asked to go. ``reason``: configured, resident, pinned, leased, locked, downloading."""
 
     code: ClassVar[str] = "removal_blocked"
     policy: ClassVar[bool] = True
@@ -152,6 +156,33 @@ class RemovalBlocked(ArtifactError):
 
     def text(self) -> str:
         return f"artifact {self.digest[:12]}… cannot be removed: it is {self.reason}"
+
+
+@dataclass(eq=False)
+class ArtifactAbsent(ArtifactError):
+    """No verified artifact has that digest."""
+
+    code: ClassVar[str] = "artifact_not_cached"
+    policy: ClassVar[bool] = True
+    digest: str
+
+    def text(self) -> str:
+        return f"no verified artifact {self.digest} is in the cache; GET /admin/model-host/files lists those that are"
+
+
+@dataclass(eq=False)
+class NoCacheBudget(ArtifactError):
+    """A collection was asked for and there is nothing to collect down to."""
+
+    code: ClassVar[str] = "cache_budget_missing"
+    policy: ClassVar[bool] = True
+    directory: str
+
+    def text(self) -> str:
+        return (
+            f"cache directory {self.directory} has no budget to collect down to;"
+            " set proxy.model_host.cache.budget_gib and reload"
+        )
 
 
 @dataclass(eq=False)

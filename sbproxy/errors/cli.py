@@ -129,6 +129,30 @@ class PullsFailed(CliError):
 
 
 @dataclass(eq=False)
+class LockfileUnusable(CliError):
+    """A lockfile cannot be made or read."""
+
+    code: ClassVar[str] = "lockfile_unusable"
+    lockfile: str
+    reason: str
+
+    def text(self) -> str:
+        return f"lockfile {self.lockfile}: {self.reason}; write one with 'sbproxy models lock -f FILE'"
+
+
+@dataclass(eq=False)
+class LockDrift(CliError):
+    """`serve --locked` met something else than what is locked. ``found`` has one line a deployment."""
+
+    code: ClassVar[str] = "lock_drift"
+    lockfile: str
+    found: tuple[str, ...]
+
+    def text(self) -> str:
+        return f"--locked: this machine departs from {self.lockfile}: {'; '.join(self.found)}"
+
+
+@dataclass(eq=False)
 class PlanUnusable(CliError):
     """The file of `apply -p` is not a plan that `plan --out` wrote, or cannot be read."""
 

@@ -10,8 +10,10 @@ import pytest
 
 from sbproxy.api.config import ConfigAnswer
 from sbproxy.api.control import ReloadAnswer
+from sbproxy.client import AdminClient
 from sbproxy.errors import SbproxyError
 from sbproxy.errors.admin import ConfigMoved, ReloadUnavailable
+from sbproxy.errors.client import DaemonRefused
 from sbproxy.errors.config import ConfigInvalid, ConfigNotWritten, ConfigUnreadable, Problem, RestartRequired
 from sbproxy.errors.modelhost import InsufficientMemory
 from support.admin_world import ADMIN, VIEWER, AdminWorld, admin_world
@@ -139,7 +141,9 @@ async def test_one_reload_at_a_time() -> None:
     async with admin_world() as world:
         world.reloader.hold.clear()
         first = asyncio.create_task(world.post("/admin/reload"))
-        while not world.reloader._running:
+        for _ in range(500):
+            if world.reloader._running:
+                break
             await asyncio.sleep(0.01)
         status, body = await put(world)
         assert (status, body["code"]) == (409, "reload_in_flight")
@@ -152,3 +156,14 @@ async def test_an_unreadable_file() -> None:
         world.reloader.failure = ConfigUnreadable(FILE, "Permission denied")
         status, body = await world.get("/admin/config")
         assert (status, body["error"]) == (500, "sb.yml: Permission denied")
+
+
+async def test_the_client_speaks_it() -> None:
+    async with admin_world() as world, AdminClient(str(world.server.make_url("/")), *ADMIN) as client:
+        assert (await client.config()).yaml == TEXT
+        assert (await client.replace_config(TEXT.encode(), if_match="abc")).config_revision == "abc123abc123"
+        assert [(new.text, new.if_match) for new in world.reloader.written] == [(TEXT, "abc")]
+        world.reloader.failure = ConfigMoved("abc", "def")
+        with pytest.raises(DaemonRefused) as refused:
+            await client.replace_config(TEXT.encode())
+        assert (refused.value.status, refused.value.reason_code) == (409, None)

@@ -34,12 +34,14 @@ def deps(world: AdminWorld, config: AdminConfig) -> AdminDeps:
     return AdminDeps(
         config=config,
         host=world.host,
+        artifacts=world.artifacts,
         jobs=world.jobs,
         requests=world.log,
         reloader=world.reloader,
         health=lambda: world.health,
         metrics_text=world.metrics.text,
         value=world.value.report,
+        devices=lambda: world.devices,
     )
 
 

@@ -23,7 +23,7 @@ from support.pulls import noise, sha256
 
 pytestmark = pytest.mark.e2e
 PROGRAM = Path(__file__).resolve().parents[1] / "support" / "pull_process.py"
-FILES = {"weights-00001-of-00002.gguf": noise(900_000, 1), "deep/weights-00002-of-00002.gguf": noise(300_000, 2)}
+FILES = {"weights-a.gguf": noise(900_000, 1), "deep/weights-b.gguf": noise(300_000, 2)}
 
 
 def job(root: Path, source: str = "hf:Org/Repo", files: dict[str, bytes] = FILES, **options: Any) -> dict[str, Any]:

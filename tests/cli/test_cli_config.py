@@ -152,7 +152,15 @@ def test_doctor_has_the_fields_of_section_10(good: Path) -> None:
         "gpu_nvidia", "gpu_apple", "model_weights", "tls_fingerprint", "inprocess_embed", "agent_class",
     ]  # fmt: skip
     assert report["extensions"]["scope"]["mode"] == "doctor"
-    assert report["huggingface"] == {"endpoint": "http://127.0.0.1:9", "token_present": False, "reachable": False}
+    # Nothing is asked of the network unless somebody says so.
+    hub = {"endpoint": "http://127.0.0.1:9", "token_present": False}
+    assert report["huggingface"] == {
+        **hub,
+        "reachable": None,
+        "reason": "not asked; doctor --online tries a connection",
+    }
+    asked = json.loads(sbproxy("doctor", str(good), "--format", "json", "--online", env=HUB).out)["huggingface"]
+    assert asked == {**hub, "reachable": False, "reason": "Connection refused"}
     assert report["engines"][0]["engine"] == "llama_cpp"
     assert {"method", "available", "detail"} == set(report["engines"][0]["acquisition"][0])
     (entry,) = report["serve_entries"]

@@ -62,7 +62,9 @@ class Systemd:
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def answer(self, **by_verb: list[object]) -> None:
-        (self.bin / "answers.json").write_text(json.dumps({key.replace("_", "-"): each for key, each in by_verb.items()}))
+        (self.bin / "answers.json").write_text(
+            json.dumps({key.replace("_", "-"): each for key, each in by_verb.items()})
+        )
 
     def run(self, *argv: str) -> Ran:
         env = {

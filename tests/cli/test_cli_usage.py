@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -40,9 +39,6 @@ def test_version_line(argv: list[str]) -> None:
         ["serve", "--grace-time", "5", "--shutdown-grace-ms", "5"],
         ["models", "list", "--grace-time", "5"],
         ["--disable-sb-flags"],
-        ["doctor", "--strict"],
-        ["models", "lock"],
-        ["validate", "--no-fetch"],
         ["serve", "--log-level", "loud"],
         ["serve", "--shutdown-grace-ms", "-1"],
         ["serve", "-f"],
@@ -68,7 +64,10 @@ def test_refused_by_the_parser(argv: list[str]) -> None:
     assert "Traceback" not in ran.err
 
 
-@pytest.mark.parametrize("verb", [["models", "ps"], ["models", "stop", "x"], ["models", "remove", "x"], ["tui"]])
+@pytest.mark.parametrize(
+    "verb",
+    [["apply", "-f", "x"], ["devices"], ["models", "ps"], ["models", "stop", "x"], ["models", "remove", "x"], ["tui"]],
+)
 def test_a_password_on_the_command_line_is_refused_and_not_repeated(verb: list[str]) -> None:
     ran = sbproxy(*verb, "--password", "hunter2")
     assert ran.code == 2
@@ -105,28 +104,6 @@ def test_hash_password_refuses_argv() -> None:
     ran = sbproxy("admin", "hash-password", "--password", "hunter2")
     assert ran.code == 2
     assert "hunter2" not in ran.err
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish", "powershell", "elvish"])
-def test_completion_scripts_name_the_command(shell: str) -> None:
-    ran = sbproxy("completions", shell)
-    assert ran.code == 0
-    assert "_SBPROXY_COMPLETE" in ran.out
-
-
-@pytest.mark.e2e
-def test_the_bash_completion_completes() -> None:
-    script = sbproxy("completions", "bash").out
-    ask = "COMP_WORDS=(sbproxy models p); COMP_CWORD=2; _sbproxy_completion sbproxy; printf '%s\\n' \"${COMPREPLY[@]}\""
-    bin_dir = Path(sys.executable).parent
-    ran = subprocess.run(
-        ["bash", "-c", f"{script}\n{ask}"],
-        capture_output=True,
-        text=True,
-        env=environment(PATH=f"{bin_dir}:/usr/bin:/bin"),
-        timeout=60,
-    )
-    assert set(ran.stdout.split()) == {"pull", "prune", "ps"}, ran.stderr
 
 
 def test_tui_without_a_terminal_says_so() -> None:

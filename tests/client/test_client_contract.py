@@ -13,6 +13,7 @@ from sbproxy.config.core.document import AdminConfig
 from sbproxy.errors.client import DaemonRefused, Forbidden, ProtocolMismatch, Unauthorized
 from sbproxy.errors.modelhost import AdmissionRejected
 from sbproxy.modelhost.core.jobs import JobProgress
+from sbproxy.observe.core.value import Price, PriceTable
 from support.admin_world import (
     ADMIN,
     CHIEF,
@@ -55,6 +56,10 @@ async def test_reads() -> None:
         world.jobs.put(job(1), job(2, "ready"))
         assert [each.id for each in await client.jobs()] == [ulid(1), ulid(2)]
         assert (await client.job(ulid(2))).terminal
+        world.value.publish(PriceTable({("localhost", "qwen"): Price(1_000_000, 0)}))
+        world.observer.finished(request_record(tokens_in=7, tokens_out=0))
+        value = await client.value()
+        assert (value.models[0].model, value.total_saved_micros) == ("qwen", 7)
 
 
 async def test_changes() -> None:
@@ -65,6 +70,9 @@ async def test_changes() -> None:
         await client.stop("local-qwen")
         assert (await client.reset("local-qwen")).state == "configured"
         assert (await client.reload()).fully_applied
+        world.jobs.put(job(1, "downloading", "pull"))
+        assert (await client.cancel_job(ulid(1))).state == "downloading"
+        assert world.jobs.cancelled == [ulid(1)]
         assert world.host.calls == [("load", "local-qwen"), ("stop", "local-qwen"), ("reset", "local-qwen")]
 
 

@@ -61,7 +61,9 @@ def test_secrets_are_masked_and_the_rest_is_byte_for_byte() -> None:
     assert redacted(SHOWN) == SHOWN
 
 
-@pytest.mark.parametrize("harmless", ["", "a: 1\n", "# only a comment", "password:\n", "password: ''\n", "a: [b, c]\r\n"])
+@pytest.mark.parametrize(
+    "harmless", ["", "a: 1\n", "# only a comment", "password:\n", "password: ''\n", "a: [b, c]\r\n"]
+)
 def test_what_holds_no_secret_stays(harmless: str) -> None:
     assert redacted(harmless) == harmless
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from sbproxy.admin.passwords import hash_password
 from sbproxy.catalog.document import builtin_catalog
 from sbproxy.config.core.model_host import DeploymentConfig, ModelHostConfig
 from sbproxy.config.load import load_text
-from sbproxy.daemon.checks import crossing_findings, load_checked
+from sbproxy.daemon.checks import argument_findings, crossing_findings, load_checked
 from sbproxy.engines.core.extra_args import ALLOWED, parse_extra_args
 from sbproxy.errors.config import ConfigInvalid, Problem
 from sbproxy.errors.engines import UnsafeArgument
@@ -151,10 +152,31 @@ def test_names_are_not_looked_up_in_another_catalog_than_the_configured_one(path
     assert [problem.path for problem in problems_of(path)] == ["proxy.model_host.catalog_file"]
 
 
+@pytest.mark.parametrize(
+    ("engine", "refused"),
+    [("vllm", [0, 2]), ("sglang", [0, 1]), ("mistralrs", [0, 1, 2]), ("llama_cpp", [0, 1, 2])],
+)
+def test_arguments_are_looked_up_in_the_list_of_the_engine(engine: str, refused: list[int]) -> None:
+    args = ["--port=1", "--enforce-eager", "--disable-radix-cache"]
+    found = argument_findings(DeploymentConfig.model_validate({"model": "m", "engine": engine, "extra_args": args}), ())
+    assert [each.path[-1] for each in found] == refused
+
+
+def test_where_two_engines_may_come_one_that_takes_an_argument_is_enough() -> None:
+    catalog = builtin_catalog()
+    model = next(iter(catalog.models.values()))
+    both = dataclasses.replace(model, variants=(dataclasses.replace(model.variants[0], engines=("vllm", "llama_cpp")),))
+    args = ["--threads", "4", "--enforce-eager", "--host=x"]
+    deployment = DeploymentConfig(model=model.id, extra_args=args)
+    found = list(argument_findings(deployment, (), dataclasses.replace(catalog, models={model.id: both})))
+    assert [each.path[-1] for each in found] == [3]
+
+
 def test_a_variant_that_no_machine_could_run(path: Path) -> None:
     (found,) = checked(path, "proxy: {model_host: {deployments: {d: {model: qwen2.5-0.5b-instruct, variant: bf16}}}}\n")
     assert found == (
-        f"1: {D}.d.variant: this version, whose engine is llama_cpp, cannot run it: it runs with mistralrs"
+        f"1: {D}.d.variant: no machine can run it with this version:"
+        " bf16: its engine must be asked for by name: mistralrs"
     )
 
 

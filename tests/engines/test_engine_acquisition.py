@@ -644,13 +644,18 @@ def test_what_is_no_archive_is_refused(tmp_path: Path, data: bytes) -> None:
 # -- the other engines
 
 
-def test_engines_that_this_version_does_not_drive(tmp_path: Path) -> None:
+def test_every_known_engine_has_a_driver_that_says_where_it_stands(tmp_path: Path) -> None:
     drivers = engine_drivers(
-        {"vllm": EngineConfig(launch="uv")}, root=tmp_path, ownership=OwnershipLedger(tmp_path / "o"), environ={}
+        {"vllm": EngineConfig(launch="uv", version="nightly")},
+        root=tmp_path,
+        ownership=OwnershipLedger(tmp_path / "o"),
+        environ={"PATH": str(tmp_path)},
     )
     assert set(drivers) == {"llama_cpp", "vllm", "sglang", "mistralrs"}
-    for name in ("vllm", "sglang"):
-        assert drivers[name].availability().state == "blocked"
-        assert drivers[name].availability().reason.startswith("it is not supported by this version")
-        with pytest.raises(EngineBlocked, match=name):
-            drivers[name].acquire(quiet)
+    for name, driver in drivers.items():
+        found = driver.availability()
+        assert (found.engine, driver.name) == (name, name)
+        assert found.reason
+    assert "is no exact release" in drivers["vllm"].availability().reason
+    with pytest.raises(EngineBlocked, match="vllm"):
+        drivers["vllm"].acquire(quiet)

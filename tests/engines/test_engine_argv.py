@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbproxy.engines.core.argv import PROMPT_CACHE_MIB, REQUIRED, Seat, llama_arguments
+from sbproxy.engines.core.argv import KV_SUBSTITUTES, PROMPT_CACHE_MIB, REQUIRED, Seat, llama_arguments
 from sbproxy.engines.core.extra_args import ALLOWED, SHORT, parse_extra_args, translate
 from sbproxy.engines.core.flags import Flags
 from sbproxy.engines.core.model import LaunchSpec
+from sbproxy.engines.core.settings import substituted
 from sbproxy.errors.engines import EngineIncompatible, UnsafeArgument
 from support.fake_llama_server import known_flags
 
@@ -230,3 +231,26 @@ def test_no_extra_args_ever_say_what_is_not_allowed(words: list[str]) -> None:
     except (UnsafeArgument, EngineIncompatible):
         return
     assert {word for word in said if word.startswith("--")} <= set(ALLOWED)
+
+
+def test_a_step_on_the_cpu_is_short_so_that_a_cancelled_prompt_gives_its_slot_back_soon() -> None:
+    words = argv()
+    assert value(words, "--batch-size") == value(words, "--ubatch-size") == "256"
+    assert not {"--batch-size", "--ubatch-size"} & set(argv(device="cuda"))
+    assert value(argv(extra_args=("--batch-size", "1024")), "--batch-size") == "1024"
+
+
+def test_expert_layers_in_cpu_memory_and_rows_over_several_cards() -> None:
+    more = Flags(NEW.names | {"--n-cpu-moe", "--split-mode"}, NEW.valued | {"--n-cpu-moe", "--split-mode"})
+    words = argv(more, device="cuda", offload_layers=5, tensor_parallel=2)
+    assert value(words, "--n-cpu-moe") == "5"
+    assert value(words, "--split-mode") == "row"
+    with pytest.raises(EngineIncompatible, match=r"--n-cpu-moe, --split-mode"):
+        argv(build("b10434"), device="cuda", offload_layers=5, tensor_parallel=2)
+    with pytest.raises(EngineIncompatible, match="tensor_parallel is for several GPUs"):
+        argv(tensor_parallel=2)
+
+
+@pytest.mark.parametrize(("asked", "runs"), [("fp8", "q8_0"), ("int8", None), ("int4", None), ("f16", None)])
+def test_only_fp8_is_another_type_than_the_one_asked_for(asked: str, runs: str | None) -> None:
+    assert substituted(dataclasses.replace(SPEC, kv_quant=asked), KV_SUBSTITUTES) == runs

@@ -132,6 +132,19 @@ async def test_a_store_that_cannot_be_read_is_a_typed_error_and_open_jobs_are_st
     await desk.close()
 
 
+async def test_a_store_that_became_read_only_is_held_for_too(locked: Locked) -> None:
+    desk = JobDesk(locked.store, time.time)
+    # What SQLite says of a file on a disk that was mounted anew without leave to write.
+    await asyncio.to_thread(locked.store._db.execute, "PRAGMA query_only = ON")
+    job = await desk.open("load", "chat")
+    job.finish()
+    assert [(each.kind, each.state) for each in await desk.list()] == [("load", "ready")]
+    assert await locked.stored() == []
+    await asyncio.to_thread(locked.store._db.execute, "PRAGMA query_only = OFF")
+    await desk.close()
+    assert await locked.stored() == [("load", "ready")]
+
+
 async def test_only_so_many_finished_records_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_writer, "MAX_HELD", 3)
 

@@ -25,11 +25,13 @@ from sbproxy.admin.ports import (
     DriftReport,
     Inventory,
     NewConfig,
+    PullBegun,
     ReloadOutcome,
+    RemovedArtifact,
     Replaced,
     ResetDone,
 )
-from sbproxy.artifacts.core.model import ArtifactRecord
+from sbproxy.artifacts.core.model import ArtifactRecord, GcReport
 from sbproxy.catalog.core.model import (
     ArtifactDigest,
     Catalog,
@@ -41,6 +43,7 @@ from sbproxy.catalog.core.model import (
     VariantId,
 )
 from sbproxy.config.core.document import AdminConfig, OperatorConfig
+from sbproxy.devices.core.model import Device
 from sbproxy.errors import SbproxyError
 from sbproxy.errors.admin import ReloadInFlight
 from sbproxy.errors.modelhost import JobNotCancellable, UnknownDeployment, UnknownJob
@@ -222,6 +225,32 @@ class MemoryHost:
         return ulid(42)
 
 
+class MemoryArtifacts:
+    """A cache that only remembers what it was asked for. ``failure`` is raised by the next call."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, ...]] = []
+        self.failure: Exception | None = None
+        self.report = GcReport(3000, 1000, 2000, (DIGEST,), {"ab" * 32: "configured"}, 500)
+
+    async def pull(self, model: str, variant: str | None, engine: str) -> PullBegun:
+        self._called("pull", model, str(variant), engine)
+        return PullBegun(model, variant or "q4_k_m", "llama_cpp", DIGEST, ulid(43))
+
+    async def remove(self, digest: str) -> RemovedArtifact:
+        self._called("remove", digest)
+        return RemovedArtifact(digest, True, 491_400_032, ulid(44))
+
+    async def collect(self) -> GcReport:
+        self._called("collect")
+        return self.report
+
+    def _called(self, *call: str) -> None:
+        if self.failure is not None:
+            raise self.failure
+        self.calls.append(call)
+
+
 class MemoryJobs:
     """Durable jobs that end with the test. ``feed`` and ``records`` are told separately, as after a restart."""
 
@@ -331,6 +360,8 @@ class AdminWorld:
     """The owners, and a client that is nobody until it says otherwise."""
 
     host: MemoryHost
+    artifacts: MemoryArtifacts
+    devices: list[Device]
     jobs: MemoryJobs
     log: RequestLog
     observer: RequestObserver
@@ -392,18 +423,21 @@ async def admin_world(
     max_entries: int = 1000,
 ) -> AsyncIterator[AdminWorld]:
     host, jobs, reloader, clock = MemoryHost(), MemoryJobs(), MemoryReloader(), Clock()
+    artifacts, devices = MemoryArtifacts(), [Device(-1, "cpu", "CPU", 64 << 30, 32 << 30)]
     metrics, log, value = Metrics(), RequestLog(max_entries), ValueLedger(MemoryLanes())
     metrics.watch(host_rows=host.status)
     health = [ComponentHealth("model_host", "healthy"), ComponentHealth("cluster", "not_configured")]
     deps = AdminDeps(
         config=config or admin_config(),
         host=host,
+        artifacts=artifacts,
         jobs=jobs,
         requests=log,
         reloader=reloader,
         health=lambda: health,
         metrics_text=metrics.text,
         value=value.report,
+        devices=lambda: devices,
         started_at=START - 86_400,
         now=clock,
         monotonic=clock,
@@ -416,7 +450,9 @@ async def admin_world(
     try:
         async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as client:
             observer = RequestObserver(log, metrics, value)
-            yield AdminWorld(host, jobs, log, observer, metrics, value, reloader, clock, health, server, client)
+            yield AdminWorld(
+                host, artifacts, devices, jobs, log, observer, metrics, value, reloader, clock, health, server, client
+            )
     finally:
         await server.close()
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sbproxy.artifacts.core.model import Ready
-from sbproxy.catalog.core.model import ResolvedArtifact
+from sbproxy.catalog.core.model import ModelId, ResolvedArtifact
 from sbproxy.config.core.model_host import DeploymentConfig, EngineConfig
 from sbproxy.config.core.tree import render
 from sbproxy.daemon.checks import argument_findings
@@ -30,14 +30,11 @@ class Entry:
 
     name: str
     config: DeploymentConfig
+    engine: str
+    """That the name resolves to, or was asked for, or that its model could want where it is not to be had here."""
     artifact: ResolvedArtifact | None
     missing_bytes: int
     fields: dict[str, Any]
-
-    @property
-    def engine(self) -> str:
-        """The engine that was asked for, or that the name resolves to; also where it is not to be had."""
-        return self.artifact.engine if self.artifact else self.config.engine
 
 
 def entries_of(local: Local, availability: Mapping[str, Availability]) -> list[Entry]:
@@ -91,14 +88,15 @@ def _entry(local: Local, name: str, config: DeploymentConfig, availability: Mapp
     row: dict[str, Any] = {"model": config.model, "reference": reference}
     try:
         artifact = local.resolve(config.model, config.variant, config.engine)
+        memory, verdict = fit_of(local, artifact, config)
+        missing = _missing(local, artifact)
     except SbproxyError as error:
         reason = str(error)
         row |= {"engine": None, "engine_reason": reason, "runnable": False, "blocker": reason, "fit": None}
-        return Entry(name, config, None, 0, row)
+        return Entry(name, config, _wished_engine(local, config), None, 0, row)
     found = availability.get(artifact.engine)
-    memory, verdict = fit_of(local, artifact, config)
     usable = found is not None and found.state in USABLE
-    unsafe = [f"{render(each.path)}: {each.reason}" for each in argument_findings(config, ())]
+    unsafe = [f"{render(each.path)}: {each.reason}" for each in argument_findings(config, (), local.foundation.catalog)]
     blocker = next(iter(unsafe), None) if usable and verdict == "fits" else verdict
     if found and not usable:
         blocker = found.reason
@@ -116,7 +114,15 @@ def _entry(local: Local, name: str, config: DeploymentConfig, availability: Mapp
         "blocker": blocker,
         "fit": fit,
     }
-    return Entry(name, config, artifact, _missing(local, artifact), row)
+    return Entry(name, config, artifact.engine, artifact, missing, row)
+
+
+def _wished_engine(local: Local, config: DeploymentConfig) -> str:
+    model = local.foundation.catalog.models.get(ModelId(config.model))
+    if config.engine != "auto" or model is None:
+        return config.engine
+    named = [each for each in model.variants if config.variant in (None, each.id)]
+    return next((engine for each in named for engine in each.engines), config.engine)
 
 
 def _missing(local: Local, artifact: ResolvedArtifact) -> int:

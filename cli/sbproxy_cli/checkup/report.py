@@ -5,14 +5,15 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from sbproxy.devices.core.model import Device, Machine
 from sbproxy.engines.core.extra_args import ENGINE
 from sbproxy.engines.core.model import Availability
+from sbproxy.errors.artifacts import ArtifactError
 from sbproxy_cli.checkup import tools
 from sbproxy_cli.checkup.entries import USABLE, Entry, cuda_devices, demand_of, entries_of
+from sbproxy_cli.checkup.foreign import foreign_caches
 from sbproxy_cli.checkup.strict import CacheMount, Facts, strict_checks
 from sbproxy_cli.local import Local
 
@@ -52,7 +53,7 @@ def examine(local: Local, environ: Mapping[str, str], *, strict: bool = False, o
         "cache_budget_check": _budget(local, free),
         "serve_demand": demand,
         "local_serving": _verdict([each.fields for each in entries], availability),
-        "foreign_model_caches": tools.foreign_caches(Path(environ["HOME"]) if environ.get("HOME") else Path.home()),
+        "foreign_model_caches": foreign_caches(local, environ),
     }
     if strict:
         checks = strict_checks(_facts(local, entries, demand, shared, free))
@@ -114,7 +115,11 @@ def _mount(local: Local, entries: list[Entry], free: int | None) -> CacheMount |
 
 
 def _used(local: Local) -> int:
-    return sum(record.total_size_bytes for record in local.foundation.store.inventory())
+    """Bytes of the artifacts that are cached; 0 where the folder cannot be one, which other facts tell."""
+    try:
+        return sum(record.total_size_bytes for record in local.foundation.store.inventory())
+    except ArtifactError:
+        return 0
 
 
 def _features() -> dict[str, bool]:

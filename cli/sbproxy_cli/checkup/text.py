@@ -85,7 +85,12 @@ def _cache(report: Mapping[str, Any]) -> list[str]:
     token = "a token is set" if hub["token_present"] else "no token"
     words = {True: "reachable", False: f"not reachable ({hub['reason']})", None: hub["reason"]}
     facts.append(f"model hub {hub['endpoint']}: {words[hub['reachable']]}, {token}")
-    return [*facts, *[f"foreign cache {each['source']}: {each['path']}" for each in report["foreign_model_caches"]]]
+    return [*facts, *[_foreign(each) for each in report["foreign_model_caches"]]]
+
+
+def _foreign(cache: Mapping[str, Any]) -> str:
+    models = ", ".join(cache["importable"]) or "nothing of the catalog"
+    return f"foreign cache {cache['source']}: {cache['path']}, holds {models}"
 
 
 def _verdict(report: Mapping[str, Any]) -> list[str]:

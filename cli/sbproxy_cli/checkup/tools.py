@@ -60,16 +60,6 @@ def hub(environ: Mapping[str, str], *, online: bool) -> dict[str, Any]:
     return {"endpoint": endpoint, "token_present": bool(token), "reachable": reachable, "reason": reason}
 
 
-def foreign_caches(home: Path) -> list[dict[str, Any]]:
-    """Model folders of other programs, if they are here. Nothing of them is read."""
-    known = {
-        "ollama": home / ".ollama" / "models",
-        "lm-studio": home / ".lmstudio" / "models",
-        "hf hub": home / ".cache" / "huggingface" / "hub",
-    }
-    return [{"source": source, "path": str(path)} for source, path in known.items() if path.is_dir()]
-
-
 def free_bytes(folder: Path) -> int | None:
     """Free room on the file system that holds ``folder``, or would hold it."""
     for place in (folder, *folder.parents):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -22,8 +22,10 @@ from sbproxy_cli.options import (
     FormatOption,
     VariantOption,
 )
+from sbproxy_cli.sizes import human_size
 
 if TYPE_CHECKING:
+    from sbproxy.artifacts.core.model import GcReport
     from sbproxy.catalog.core.model import ResolvedArtifact
     from sbproxy_cli.models.fetch import Pulled
 
@@ -66,7 +68,21 @@ def pull(
     from sbproxy_cli.models.fetch import pull_all
 
     pulled = run_cancellable("models pull", pull_all(local, artifacts, offline=offline)) if artifacts else []
-    _answer(pulled, output_format)
+    _answer(pulled, _collect(local, pulled), output_format)
+
+
+def _collect(local: Local, pulled: list[Pulled]) -> GcReport | None:
+    """The collection that ends a pull where the cache has a budget; what was asked for just now stays."""
+    budget_gib = local.host.cache.budget_gib
+    if budget_gib is None or not pulled:
+        return None
+    from sbproxy.artifacts.core.sweep import JUST_PULLED, budget_bytes, protections
+    from sbproxy_cli.models.removal import configured_digests
+
+    protected = protections(
+        {"configured": configured_digests(local), JUST_PULLED: [each.artifact.digest for each in pulled]}
+    )
+    return local.foundation.store.collect(budget_bytes(budget_gib), protected)
 
 
 def select(local: Local, wanted: Wanted) -> list[ResolvedArtifact]:
@@ -102,10 +118,19 @@ def _candidates(local: Local, wanted: Wanted) -> list[tuple[str, str | None, str
     return [*configured, *on_boot]
 
 
-def _answer(pulled: list[Pulled], output_format: Format) -> None:
+def _answer(pulled: list[Pulled], collected: GcReport | None, output_format: Format) -> None:
     if output_format is Format.json:
-        output.envelope("models.pull", {"artifacts": [each.fields() for each in pulled]})
+        gc = {} if collected is None else {"gc": asdict(collected)}
+        output.envelope("models.pull", {"artifacts": [each.fields() for each in pulled], **gc})
         return
     for each in pulled:
         how = f"{each.snapshot.fetched_bytes} bytes fetched" if each.job_id else "already here"
         output.lines(f"{each.artifact.subject} is ready: {each.snapshot.path} ({how})")
+    if collected is not None and (collected.deleted_artifacts or collected.reclaimed_bytes):
+        count, size = len(collected.deleted_artifacts), human_size(collected.reclaimed_bytes)
+        output.lines(f"{size} reclaimed to keep the budget, {count} unused artifacts removed")
+    if collected is not None and collected.budget_unsatisfied_bytes:
+        diagnostics.note(
+            f"the cache is {human_size(collected.budget_unsatisfied_bytes)} above its budget, and everything in it is in"
+            " use; raise cache.budget_gib or remove deployments"
+        )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from sbproxy.artifacts.core.model import Missing
 from sbproxy.catalog.core.identity import artifact_digest
 from sbproxy.catalog.core.model import ArtifactDigest, CatalogModel, ResolvedArtifact, Variant
+from sbproxy.daemon.desired_state import stored_deployments
 from sbproxy.errors import SbproxyError
 from sbproxy.errors.catalog import IncompleteCatalogV2, NoCompatibleVariant, UnknownVariant, VariantPinRequired
 from sbproxy.modelhost.core.jobs import move
@@ -51,11 +52,12 @@ def choose_variant(local: Local, model: CatalogModel, variant: str | None, engin
 
 
 def configured_digests(local: Local) -> frozenset[ArtifactDigest]:
-    """Every artifact that a deployment of the configuration may want; without a pin that is each of its variants."""
+    """Every artifact that a deployment may want, of the configuration or of the store that it names; without a pin that
+    is each variant. Raises DesiredStoreFailed."""
     catalog = local.foundation.catalog
     return frozenset(
         artifact_digest(catalog.catalog_revision, model, variant)
-        for deployment in local.host.deployments.values()
+        for deployment in stored_deployments(local.host).values()
         for model in catalog.models.values()
         if model.id == deployment.model
         for variant in model.variants

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sbproxy.artifacts.core.model import Corrupt, Missing, Partial, Ready
 from sbproxy.config.core.model_host import DeploymentConfig
-from sbproxy.errors.catalog import CatalogError, NoCompatibleVariant
+from sbproxy.errors.catalog import CatalogError, IncompleteCatalogV2, NoCompatibleVariant
 
 if TYPE_CHECKING:
+    from sbproxy.artifacts.core.foreign import Origin
     from sbproxy.artifacts.core.model import ArtifactState
     from sbproxy.catalog.core.model import CatalogModel, ResolvedArtifact
     from sbproxy.modelhost.core.gguf import ModelShape
@@ -67,13 +68,17 @@ def model_row(local: Local, model: CatalogModel) -> ModelRow:
         artifact = local.resolve(model.id, None, "auto")
     except CatalogError as error:
         fit: Fit = "capability-refused" if isinstance(error, NoCompatibleVariant) else "unknown"
-        return ModelRow(model, None, str(error), fit, None, "not-pulled")
+        status = "preview-incomplete" if isinstance(error, IncompleteCatalogV2) else "not-pulled"
+        return ModelRow(model, None, str(error), fit, None, status)
     memory, fit = fit_of(local, artifact, DeploymentConfig(model=model.id))
-    return ModelRow(model, artifact, None, fit, memory, status_word(local.foundation.store.state(artifact)))
+    store = local.foundation.store
+    state = store.state(artifact)
+    origin = store.importable(artifact) if isinstance(state, Missing) else None
+    return ModelRow(model, artifact, None, fit, memory, status_word(state, origin))
 
 
-def status_word(state: ArtifactState) -> str:
-    """The STATUS column."""
+def status_word(state: ArtifactState, origin: Origin | None = None) -> str:
+    """The STATUS column; ``origin``: the program whose cache seems to have what is missing here."""
     match state:
         case Ready():
             return "cached"
@@ -82,7 +87,7 @@ def status_word(state: ArtifactState) -> str:
         case Corrupt():
             return "damaged"
         case Missing():
-            return "not-pulled"
+            return f"not-pulled, importable from {origin}" if origin else "not-pulled"
 
 
 def fit_of(local: Local, artifact: ResolvedArtifact, deployment: DeploymentConfig) -> tuple[MemoryEstimate | None, Fit]:

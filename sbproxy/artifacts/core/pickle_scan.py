@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickletools
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import IO, Final, Protocol, cast
 
 MAX_OPCODES: Final = 4_000_000
 """The pickle of a checkpoint with a hundred thousand tensors stays below."""
@@ -21,8 +21,7 @@ _STORAGES = ("Double", "Float", "Half", "BFloat16", "Long", "Int", "Short", "Cha
 _TYPES = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool", "complex64",
           "complex128", "float8_e4m3fn", "float8_e5m2", "Size", "Tensor", "device")  # fmt: skip
 _REBUILDERS = ("_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_parameter", "_rebuild_meta_tensor_no_storage")
-_NUMPY = ("core.multiarray _reconstruct", "core.multiarray scalar", "_core.multiarray _reconstruct",
-          "_core.multiarray scalar", " ndarray", " dtype")  # fmt: skip
+_NUMPY_ARRAYS = ("numpy.core.multiarray", "numpy._core.multiarray")
 _BUILTINS = ("set", "frozenset", "bytearray", "complex")
 
 ALLOWED: Final = frozenset(
@@ -35,13 +34,17 @@ ALLOWED: Final = frozenset(
         *(f"torch.cuda {name}Storage" for name in _STORAGES),
         *(f"torch {name}" for name in _TYPES),
         *(f"torch._utils {name}" for name in _REBUILDERS),
-        *(f"numpy.{name}" if not name.startswith(" ") else f"numpy{name}" for name in _NUMPY),
+        "numpy ndarray",
+        "numpy dtype",
+        *(f"{module} {name}" for module in _NUMPY_ARRAYS for name in ("_reconstruct", "scalar")),
         *(f"{module} {name}" for module in ("builtins", "__builtin__") for name in _BUILTINS),
     ]
 )
 """``module name``. None of them runs code of the pickle, loads another pickle or touches the system."""
 
-_TEXTS = frozenset({"UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "STRING", "BINSTRING", "SHORT_BINSTRING"})
+_TEXTS = frozenset(
+    {"UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "STRING", "BINSTRING", "SHORT_BINSTRING"}
+)
 _PUTS = frozenset({"PUT", "BINPUT", "LONG_BINPUT"})
 _GETS = frozenset({"GET", "BINGET", "LONG_BINGET"})
 _REGISTERED = frozenset({"EXT1", "EXT2", "EXT4"})
@@ -106,7 +109,7 @@ def check_pickle(reader: Reader) -> object:
     names, count = _Names(), 0
     values: list[object] = []
     try:
-        for opcode, argument, _position in pickletools.genops(reader):
+        for opcode, argument, _position in pickletools.genops(cast("IO[bytes]", reader)):
             count += 1
             if count > MAX_OPCODES:
                 raise UnsafePickle(f"has more than {MAX_OPCODES} opcodes")

@@ -6,13 +6,12 @@ from pathlib import PurePosixPath
 
 from sbproxy.artifacts.core.model import PullIntent
 from sbproxy.artifacts.core.source import LocalFiles, parse_source
-from sbproxy.catalog.core.model import PullPolicy, ResolvedArtifact
+from sbproxy.catalog.core.model import CatalogFile, PullPolicy, ResolvedArtifact
 from sbproxy.errors.artifacts import (
     ArtifactError,
     ManualArtifactMissing,
     OfflineArtifactMissing,
     PickleRefused,
-    PickleUnsafe,
     StartupArtifactNotSelected,
 )
 
@@ -29,7 +28,7 @@ MISS: dict[tuple[PullIntent, PullPolicy], type[ManualArtifactMissing | StartupAr
 }
 """What a miss means; ``None`` fetches."""
 
-PICKLE_SUFFIXES = frozenset({".bin", ".pt", ".pth", ".pkl"})
+PICKLE_SUFFIXES = frozenset({".bin", ".ckpt", ".pickle", ".pkl", ".pt", ".pth"})
 
 
 def miss_refusal(
@@ -44,11 +43,13 @@ def miss_refusal(
     return None
 
 
+def pickle_files(artifact: ResolvedArtifact) -> list[CatalogFile]:
+    """The files that a loader would unpickle, whatever the format says."""
+    return [file for file in artifact.variant.files if PurePosixPath(file.path).suffix.lower() in PICKLE_SUFFIXES]
+
+
 def pickle_refusal(artifact: ResolvedArtifact) -> ArtifactError | None:
-    """Pickle runs code when it is loaded: refused without the opt-in, and with it until there is a scan."""
-    suffixes = {PurePosixPath(file.path).suffix.lower() for file in artifact.variant.files}
-    if artifact.variant.format != "pickle" and not suffixes & PICKLE_SUFFIXES:
+    """Pickle runs code when it is loaded: refused without the opt-in. With it, a scan decides before publication."""
+    if artifact.variant.format != "pickle" and not pickle_files(artifact):
         return None
-    if not artifact.model.allow_pickle:
-        return PickleRefused(artifact.subject)
-    return PickleUnsafe(artifact.subject)
+    return None if artifact.model.allow_pickle else PickleRefused(artifact.subject)

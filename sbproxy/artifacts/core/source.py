@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 from urllib.parse import quote, urlsplit, urlunsplit
 
+from sbproxy.artifacts.core.shards import missing_parts
 from sbproxy.catalog.core.model import CatalogFile, Variant, WheelPin
 from sbproxy.catalog.core.paths import clashes, safe_relative
 from sbproxy.errors.artifacts import UnsafeArtifactPath
@@ -141,6 +142,8 @@ def check_files(files: tuple[CatalogFile, ...]) -> None:
             raise UnsafeArtifactPath(repr(file.path[:80]), "not a plain relative path")
         if file.size_bytes <= 0:
             raise UnsafeArtifactPath(file.path, "size_bytes must be above zero")
+    for part in missing_parts(file.path for file in files):
+        raise UnsafeArtifactPath(part, "the catalog variant lists other parts of this model, but not this one")
     for index, (_, reason) in clashes([file.path for file in files], taken=MANIFEST_NAME).items():
         raise UnsafeArtifactPath(files[index].path, f"the name {reason} in the snapshot")
 

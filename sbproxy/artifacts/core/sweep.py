@@ -14,6 +14,8 @@ from sbproxy.artifacts.core.model import GcReport
 
 SHARED = "shared"
 """Kept because each of its blobs belongs to a protected artifact too: without it nothing would be freed."""
+JUST_PULLED = "just_pulled"
+"""Kept because the pull that ends in this collection was for it: a single artifact may be larger than the budget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +143,10 @@ class Sweep:
 
     def _needed(self, digests: Iterable[str]) -> frozenset[str]:
         return self._in_use.union(*(self._holdings[digest].blobs for digest in digests))
+
+
+def budget_bytes(gib: float) -> int:
+    return int(gib * (1 << 30))
 
 
 def protections(reasons: Mapping[str, Iterable[str]]) -> dict[str, str]:

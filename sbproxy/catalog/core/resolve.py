@@ -13,7 +13,7 @@ from sbproxy.errors.catalog import (
 )
 from sbproxy.near import near_names
 
-_NEVER_AUTO = frozenset({"sglang", "mistralrs"})
+NEVER_AUTOMATIC = frozenset({"sglang", "mistralrs"})
 """Engines that only a deployment's own choice selects (contracts section 14)."""
 
 _NEVER_CHOSEN = frozenset({"config_only", "unsupported"})
@@ -76,7 +76,7 @@ def _engine(variant: Variant, wanted: str, worker: WorkerFacts) -> tuple[str | N
         if wanted not in variant.engines:
             return None, f"runs with {', '.join(variant.engines)}, not with {wanted}"
         return (wanted, None) if wanted in worker.engines else (None, f"engine {wanted} is not available here")
-    automatic = [name for name in variant.engines if name not in _NEVER_AUTO]
+    automatic = [name for name in variant.engines if name not in NEVER_AUTOMATIC]
     if not automatic:
         return None, f"its engine must be asked for by name: {', '.join(variant.engines)}"
     usable = next((name for name in automatic if name in worker.engines), None)

@@ -20,7 +20,10 @@ from sbproxy.config.core.tree import KeyPath, quoted, render
 
 DEFAULT_PASSWORD = AdminConfig().password.get_secret_value()
 
-_PINNED_IMAGE = re.compile(r"[^\s@]+@sha256:[0-9a-f]{64}")
+_PINNED_IMAGE = re.compile(r"(?P<name>[^\s@]+)@sha256:[0-9a-f]{64}")
+_TAGGED = re.compile(r".*:[^/]*")
+_MANY_WAYS = ("vllm", "sglang")
+"""Engines that run in containers and uv environments; the others are one program."""
 _SPREAD_KEY = re.compile(r"[A-Za-z0-9._/-]{1,128}")
 _ADMIN: KeyPath = ("proxy", "admin")
 _HOST: KeyPath = ("proxy", "model_host")
@@ -141,6 +144,7 @@ def host_findings(host: ModelHostConfig) -> Iterator[Finding]:
         yield from _engine(name, engine, (*_HOST, "engines", name))
     for deployment_id, deployment in host.deployments.items():
         yield from deployment_findings(deployment, (*_HOST, "deployments", deployment_id))
+        yield from _contradiction(host, deployment, (*_HOST, "deployments", deployment_id))
 
 
 def _engine(name: str, engine: EngineConfig, path: KeyPath) -> Iterator[Finding]:
@@ -151,15 +155,33 @@ def _engine(name: str, engine: EngineConfig, path: KeyPath) -> Iterator[Finding]
         yield Finding(image, reason, depends_on=(launch,))
     if engine.image is not None and not container:
         yield Finding(image, "an image is only used with launch: container", depends_on=(launch,))
-    if engine.image is not None and not _PINNED_IMAGE.fullmatch(engine.image):
-        yield Finding(image, "must be pinned by digest: name@sha256:<64 hex>, not by a tag")
-    if engine.launch == "uv" and name not in ("vllm", "sglang"):
-        yield Finding(launch, "uv is only for vllm and sglang")
-    if engine.version is not None and engine.version.lower() == "latest":
-        yield Finding((*path, "version"), "must be an exact version, never 'latest'")
+    if engine.image is not None:
+        yield from _pinned(engine.image, image)
+    if engine.launch != "binary" and name not in _MANY_WAYS:
+        yield Finding(launch, f"{engine.launch} is only for {' and '.join(_MANY_WAYS)}")
+    if engine.version is not None:
+        yield from _exact(engine.version, (*path, "version"))
     if engine.shm_size_gib is not None and not container:
         reason = "shared memory is only set with launch: container"
         yield Finding((*path, "shm_size_gib"), reason, depends_on=(launch,))
+    if engine.path is not None and engine.launch != "binary":
+        yield Finding((*path, "path"), "a path is only used with launch: binary", depends_on=(launch,))
+    if engine.sha256 is not None and engine.launch == "uv":
+        reason = "a uv environment is pinned by its version alone; remove sha256"
+        yield Finding((*path, "sha256"), reason, depends_on=(launch,))
+
+
+def _pinned(image: str, path: KeyPath) -> Iterator[Finding]:
+    match = _PINNED_IMAGE.fullmatch(image)
+    if match is None:
+        yield Finding(path, "must be pinned by digest: name@sha256:<64 hex>, not by a tag")
+    elif _TAGGED.fullmatch(match["name"].rpartition("/")[2]):
+        yield Finding(path, "has a tag beside its digest; write name@sha256:<64 hex>")
+
+
+def _exact(version: str, path: KeyPath) -> Iterator[Finding]:
+    if version.lower() == "latest":
+        yield Finding(path, "must be an exact version, never 'latest'")
 
 
 def deployment_findings(deployment: DeploymentConfig, path: KeyPath) -> Iterator[Finding]:
@@ -172,6 +194,20 @@ def deployment_findings(deployment: DeploymentConfig, path: KeyPath) -> Iterator
         if not key or not value:
             yield Finding((*path, "required_labels", key), "a label's key and value must not be empty")
     yield from _spread(deployment, (*path, "spread_by"))
+    yield from _own_engine(deployment, path)
+
+
+def _own_engine(deployment: DeploymentConfig, path: KeyPath) -> Iterator[Finding]:
+    """An engine build for this deployment alone."""
+    if deployment.engine_version is not None:
+        yield from _exact(deployment.engine_version, (*path, "engine_version"))
+    image = deployment.engine_image
+    if image is None:
+        return
+    yield from _pinned(image, (*path, "engine_image"))
+    if deployment.engine not in ("auto", *_MANY_WAYS):
+        reason = f"{deployment.engine} runs in no container; engine_image is for {' and '.join(_MANY_WAYS)}"
+        yield Finding((*path, "engine_image"), reason, depends_on=((*path, "engine"),))
 
 
 def _spread(deployment: DeploymentConfig, path: KeyPath) -> Iterator[Finding]:
@@ -185,3 +221,20 @@ def _spread(deployment: DeploymentConfig, path: KeyPath) -> Iterator[Finding]:
         elif key in keys[:index]:
             first = (*path, keys.index(key))
             yield Finding((*path, index), f"{quoted(key)} stands twice in the list", depends_on=(first,))
+
+
+def _contradiction(host: ModelHostConfig, deployment: DeploymentConfig, path: KeyPath) -> Iterator[Finding]:
+    """A build of its own that is not the one which the host's block pins. With ``engine: auto`` the start tells."""
+    if deployment.engine == "auto" or deployment.engine not in host.engines:
+        return
+    block = host.engines[deployment.engine]
+    own_image = deployment.engine_image is not None
+    pairs = (
+        ("version", deployment.engine_version, block.version),
+        ("sha256", deployment.engine_sha256, None if own_image else block.sha256),
+    )
+    for name, wanted, pinned in pairs:
+        if wanted is not None and pinned is not None and wanted != pinned:
+            key = (*_HOST, "engines", deployment.engine, name)
+            reason = f"contradicts {render(key)}, which is {pinned}"
+            yield Finding((*path, f"engine_{name}"), reason, depends_on=(key, (*path, "engine")))

@@ -36,6 +36,8 @@ CPU_BATCH = 256
 that it is in, and 2048 tokens, the engine's own default, take a CPU many seconds."""
 
 KV_TYPES = {"f16": "f16", "fp8": "q8_0", "int8": "q8_0", "int4": "q4_0"}
+KV_SUBSTITUTES = {"fp8": KV_TYPES["fp8"]}
+"""What it has no type for; its 8 and 4 bit types are what int8 and int4 mean."""
 _QUANTISED = frozenset({"q8_0", "q4_0"})
 
 
@@ -96,6 +98,8 @@ def _memory(words: Words, spec: LaunchSpec, seat: Seat) -> None:
     words.want("--cache-ram", value=PROMPT_CACHE_MIB)
     words.want("--threads", value=seat.threads)
     if spec.device == "cpu":
+        if spec.tensor_parallel > 1:
+            raise EngineIncompatible(ENGINE, "tensor_parallel is for several GPUs, the plan uses the CPU")
         words.need("--gpu-layers", value=0)
         words.want("--device", value="none")
         _own_weights(words)

@@ -6,7 +6,7 @@ How a setting is said on a command line is the engine's own module. Document 1, 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from sbproxy.engines.core.model import LaunchSpec
@@ -56,7 +56,7 @@ def whole_gib(size_bytes: int) -> int:
     return max(1, math.ceil(size_bytes / GIB))
 
 
-def substituted(spec: LaunchSpec, runs: dict[str, str]) -> str | None:
+def substituted(spec: LaunchSpec, runs: Mapping[str, str]) -> str | None:
     """What the KV cache runs as where that is not what was asked for. ``runs``: asked to run."""
     actual = runs.get(spec.kv_quant)
     return actual if spec.kv_quant in LOWERED and actual not in (None, spec.kv_quant) else None
