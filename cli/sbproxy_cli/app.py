@@ -71,6 +71,9 @@ def root(
         ),
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="With serve: validate the configuration and exit.")] = False,
+    locked: Annotated[
+        bool, typer.Option("--locked", help="With serve: refuse to start unless the lockfile matches.")
+    ] = False,
     version: Annotated[bool, typer.Option("--version", "-V", help="Print the version and exit.")] = False,
 ) -> None:
     """Remember the global flags. `--version` was answered before the parser started."""
@@ -79,7 +82,7 @@ def root(
     # A daemon sets up its own log, with the secrets to mask that only it knows.
     if context.invoked_subcommand not in ("serve", "run"):
         diagnostics.log_to_stderr(level, log_format.value)
-    context.obj = Invocation(config_file, level, log_format, shutdown_grace_ms, grace_time, check, typed)
+    context.obj = Invocation(config_file, level, log_format, shutdown_grace_ms, grace_time, check, typed, locked)
 
 
 def _on_the_line(context: typer.Context, name: str) -> bool:

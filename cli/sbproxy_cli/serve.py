@@ -27,14 +27,15 @@ def serve(
     invocation = current(context)
     chosen = invocation.required_config(path)
     _hint_at_commands(chosen)
+    if invocation.check:
+        from sbproxy_cli.validate import check
+
+        check(chosen)
     if invocation.locked:
         from sbproxy_cli.models.locking import require_locked
 
         require_locked(chosen)
     if invocation.check:
-        from sbproxy_cli.validate import check
-
-        check(chosen)
         return
     from sbproxy.daemon.main import serve as run_daemon
 

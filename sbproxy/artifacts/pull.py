@@ -136,6 +136,7 @@ class Pull:
     def _imported(self, file: CatalogFile) -> PartialFile | None:
         """A verified copy out of another program's cache. What is there and is not that file is passed over."""
         seed = PartialFile(self._paths.seed(self._artifact.digest, file.sha256), file, self._tracker)
+        fetched = self._tracker.fetched_bytes
         for candidate in self._foreign.candidates(self._artifact.variant, file):
             try:
                 LocalFetcher(LocalFiles(str(candidate.path)), 1, self._tracker).fetch(file, seed)
@@ -148,6 +149,9 @@ class Pull:
             else:
                 log.info("imported origin=%s path=%s file=%s", candidate.origin, candidate.path, file.path)
                 return seed
+            finally:
+                # What comes from this machine was not fetched.
+                self._tracker.fetched_bytes = fetched
         return None
 
     def _fetched(self, file: CatalogFile, refusal: ArtifactError | None) -> PartialFile:

@@ -155,7 +155,7 @@ class FileArtifactStore:
         return Snapshot(artifact.digest, snapshot, artifact.variant.total_size_bytes, 0)
 
     def proof(self, digest: str, files: Sequence[CatalogFile]) -> ArtifactState:
-        """Hash the published copy under ``digest``: Missing, Ready or Corrupt. Changes nothing. Raises StoreUnusable."""
+        """Hash the published copy under ``digest``: Missing, Ready or Corrupt; nothing changes. StoreUnusable."""
         check_sha256(digest)
         tracker = PullTracker(digest, sum(file.size_bytes for file in files), None, None)
         with store_failures(self.paths.root):

@@ -20,9 +20,8 @@ from sbproxy.config.core.model_host import ModelHostConfig
 from sbproxy.config.load import Loaded
 from sbproxy.daemon.checks import Checked, configured_catalog
 from sbproxy.devices.inventory import MachineInventory
-from sbproxy.engines.driver import EngineDriver
 from sbproxy.engines.ownership import OwnershipLedger, ownership_directory
-from sbproxy.engines.registry import engine_drivers
+from sbproxy.engines.registry import EngineDrivers, engine_drivers
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +31,7 @@ class Foundation:
     catalog: Catalog
     cache_root: Path
     store: FileArtifactStore
-    drivers: Mapping[str, EngineDriver]
+    drivers: EngineDrivers
     devices: MachineInventory
     ownership: OwnershipLedger
 

@@ -149,7 +149,8 @@ class LockDrift(CliError):
     found: tuple[str, ...]
 
     def text(self) -> str:
-        return f"--locked: this machine departs from {self.lockfile}: {'; '.join(self.found)}"
+        found = "; ".join(self.found) or "see 'sbproxy models verify-lock'"
+        return f"--locked: this machine departs from {self.lockfile}: {found}"
 
 
 @dataclass(eq=False)

@@ -182,7 +182,7 @@ class EngineRun:
 
     async def _live(self, snapshot: Snapshot) -> Event:
         services = self._services
-        driver = services.driver(self._artifact.engine)
+        driver = services.drivers.for_deployment(self._artifact.engine, self._config)
         self.binary = binary = await self._unless_stopped(services.supply.binary(driver))
         shape, machine = await asyncio.to_thread(self._look, snapshot)
         option, spec = await self._placed(driver, binary, snapshot, shape, machine)

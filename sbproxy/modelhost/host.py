@@ -9,13 +9,12 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 from sbproxy.artifacts.core.model import PullIntent
 from sbproxy.catalog.core.model import ArtifactDigest, Catalog, PullPolicy, ResolvedArtifact
 from sbproxy.config.core.model_host import ModelHostConfig
-from sbproxy.engines.driver import EngineDriver
 from sbproxy.errors.modelhost import AdmissionRejected, UnknownDeployment
 from sbproxy.errors.tree import SbproxyError
 from sbproxy.modelhost.background import Background
@@ -26,7 +25,7 @@ from sbproxy.modelhost.deployment import Deployment, Superseded
 from sbproxy.modelhost.engine_supply import EngineSupply
 from sbproxy.modelhost.gate import HostPermit
 from sbproxy.modelhost.job_desk import Job, JobDesk
-from sbproxy.modelhost.ports import ArtifactStore, DeviceInventory, HostMetrics, JobStore
+from sbproxy.modelhost.ports import ArtifactStore, DeviceInventory, EngineDrivers, HostMetrics, JobStore
 from sbproxy.modelhost.pulls import PullDesk
 from sbproxy.modelhost.reload import Prepared
 from sbproxy.modelhost.residency import ReservationLedger, Residency
@@ -60,7 +59,7 @@ class ModelHost:
         catalog: Catalog,
         config: ModelHostConfig,
         store: ArtifactStore,
-        drivers: Mapping[str, EngineDriver],
+        drivers: EngineDrivers,
         devices: DeviceInventory,
         jobs: JobStore,
         metrics: HostMetrics,
@@ -153,7 +152,7 @@ class ModelHost:
         config: ModelHostConfig,
         *,
         store: ArtifactStore | None = None,
-        drivers: Mapping[str, EngineDriver] | None = None,
+        drivers: EngineDrivers | None = None,
     ) -> Prepared:
         """Make a candidate ready to commit, and publish nothing. A second candidate waits for the first to end.
 
@@ -236,7 +235,7 @@ class ModelHost:
             raise UnknownDeployment(deployment, near_names(deployment, self._roster.deployments))
         return found
 
-    async def _ask_drivers(self, drivers: Mapping[str, EngineDriver]) -> None:
+    async def _ask_drivers(self, drivers: EngineDrivers) -> None:
         asked = await asyncio.to_thread(lambda: {name: each.availability().state for name, each in drivers.items()})
         self._availability = dict(asked)
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import ItemsView
 from contextlib import AbstractContextManager
 from typing import Protocol
 
 from sbproxy.artifacts.core.model import ArtifactRecord, ArtifactState, ProgressSink, PullIntent, Snapshot
 from sbproxy.catalog.core.model import ArtifactDigest, PullPolicy, ResolvedArtifact
+from sbproxy.config.core.model_host import DeploymentConfig
 from sbproxy.devices.core.model import Machine
+from sbproxy.engines.driver import EngineDriver
 from sbproxy.modelhost.core.jobs import JobId, JobRecord
 
 
@@ -49,6 +52,17 @@ class DeviceInventory(Protocol):
 
     def probe(self) -> Machine:
         """Blocking, quick: totals and free bytes at this moment."""
+        ...
+
+
+class EngineDrivers(Protocol):
+    """The drivers of this host by engine name. Implemented by ``sbproxy.engines.registry.EngineDrivers``."""
+
+    def items(self) -> ItemsView[str, EngineDriver]: ...
+
+    def for_deployment(self, engine: str, deployment: DeploymentConfig) -> EngineDriver:
+        """The driver of ``engine``, or one for the deployment's own ``engine_version``, ``engine_image`` or
+        ``engine_sha256``. Raises EngineBlocked for an engine that this host has no driver of, or a contradiction."""
         ...
 
 

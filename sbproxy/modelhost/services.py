@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sbproxy.config.core.model_host import ModelHostConfig
-from sbproxy.engines.driver import EngineDriver
-from sbproxy.errors.engines import EngineBlocked
 from sbproxy.modelhost.background import Background
 from sbproxy.modelhost.core.health import HealthPolicy
 from sbproxy.modelhost.core.lifecycle import RestartPolicy
 from sbproxy.modelhost.core.residency import House
 from sbproxy.modelhost.engine_supply import EngineSupply
 from sbproxy.modelhost.job_desk import JobDesk
-from sbproxy.modelhost.ports import ArtifactStore, DeviceInventory, HostMetrics
+from sbproxy.modelhost.ports import ArtifactStore, DeviceInventory, EngineDrivers, HostMetrics
 from sbproxy.modelhost.pulls import PullDesk
 from sbproxy.modelhost.residency import ReservationLedger, Residency
 
@@ -39,7 +37,7 @@ class Services:
 
     config: ModelHostConfig
     store: ArtifactStore
-    drivers: Mapping[str, EngineDriver]
+    drivers: EngineDrivers
     devices: DeviceInventory
     jobs: JobDesk
     pulls: PullDesk
@@ -53,13 +51,6 @@ class Services:
     @property
     def ledger(self) -> ReservationLedger:
         return self.residency.ledger
-
-    def driver(self, engine: str) -> EngineDriver:
-        """Raises EngineBlocked for an engine that this host has no driver of."""
-        driver = self.drivers.get(engine)
-        if driver is None:
-            raise EngineBlocked(engine, f"this host runs {', '.join(sorted(self.drivers)) or 'no engine'}")
-        return driver
 
 
 def house_of(config: ModelHostConfig) -> House:

@@ -34,7 +34,6 @@ from sbproxy.errors.artifacts import (
     ManualArtifactMissing,
     OfflineArtifactMissing,
     PickleRefused,
-    PickleUnsafe,
     PullCancelled,
     RemovalBlocked,
     SizeMismatch,
@@ -114,13 +113,12 @@ def test_offline_copies_local_files_and_publishes_what_is_here_in_blobs(
     assert pull(store, same_bytes, network=False).file("b.gguf").read_bytes() == ONE
 
 
-def test_pickle_is_refused_with_and_without_the_opt_in(store: FileArtifactStore) -> None:
-    for name, declared in (("model.bin", "pickle"), ("extra.pt", "safetensors")):
+def test_pickle_needs_the_opt_in_whatever_the_format_says(store: FileArtifactStore) -> None:
+    for name, declared in (("model.bin", "pickle"), ("extra.pt", "safetensors"), ("Extra.PKL", "gguf")):
         files = {name: ONE, "m.safetensors": TWO}
         with pytest.raises(PickleRefused, match="allow_pickle"):
             pull(store, resolved("hf:Org/Repo", files, artifact_format=declared))
-        with pytest.raises(PickleUnsafe, match="safetensors or gguf"):
-            pull(store, resolved("hf:Org/Repo", files, artifact_format=declared, allow_pickle=True))
+    assert not store.paths.root.exists()
 
 
 # -- refusals before anything is written --------------------------------------------------------------------------

@@ -5,8 +5,6 @@ from __future__ import annotations
 import fcntl
 import json
 import stat
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,22 +13,14 @@ import pytest
 
 from sbproxy_cli.planning.plan_file import read_plan
 from support import fake_engine
-from support.cli import Ran, environment, sbproxy
+from support.cli import Ran, sbproxy
 from support.daemon import FAKE_ENGINE_CONFIG, PASSWORD, Daemon, daemon, free_port, tiny_catalog
 
 YAML = {"Content-Type": "application/yaml"}
 
 
 def apply(*argv: str | Path, url: str = "http://127.0.0.1:1", **env: str) -> Ran:
-    ran = subprocess.run(
-        [sys.executable, "-m", "sbproxy_cli", "apply", *map(str, argv)],
-        capture_output=True,
-        text=True,
-        env=environment(SB_ADMIN_PASSWORD=PASSWORD, SB_ADMIN_URL=url, **env),
-        timeout=60,
-        check=False,
-    )
-    return Ran(ran.returncode, ran.stdout, ran.stderr)
+    return sbproxy("apply", *map(str, argv), env={"SB_ADMIN_PASSWORD": PASSWORD, "SB_ADMIN_URL": url, **env})
 
 
 @pytest.fixture

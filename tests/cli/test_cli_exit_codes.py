@@ -12,8 +12,17 @@ from sbproxy.errors import SbproxyError, leaves
 from sbproxy.errors.admin import AdminListenFailed
 from sbproxy.errors.artifacts import TransportFailed
 from sbproxy.errors.catalog import UnknownModel
-from sbproxy.errors.cli import ConfigNotNamed, ModelNotReady, NotACatalogModel
-from sbproxy.errors.client import CredentialMissing, DaemonUnreachable
+from sbproxy.errors.cli import (
+    ApplyLocked,
+    ConfigNotNamed,
+    ModelNotReady,
+    NotACatalogModel,
+    PlanStale,
+    PlanUnusable,
+    ServiceUnavailable,
+    SystemRefused,
+)
+from sbproxy.errors.client import CredentialMissing, DaemonRefused, DaemonSilent, DaemonUnreachable, Unauthorized
 from sbproxy.errors.config import ConfigInvalid, ConfigUnreadable
 from sbproxy_cli.exit_codes import CAUSES, cause, exit_code
 
@@ -45,6 +54,19 @@ def test_the_root_is_no_place() -> None:
         ("models show", UnknownModel("x"), 2),
         ("models ps", DaemonUnreachable("http://x", "refused"), 2),
         ("models ps", CredentialMissing("http://x"), 2),
+        ("plan", ConfigUnreadable("sb.yml", "gone"), 1),
+        ("plan", ConfigInvalid("sb.yml", ()), 3),
+        ("apply", SystemRefused("sb.yml", "gone"), 1),
+        ("apply", CredentialMissing("http://x"), 1),
+        ("apply", PlanUnusable("p", "no"), 1),
+        ("apply", ConfigInvalid("sb.yml", ()), 3),
+        ("apply", DaemonRefused(400, "config_invalid", "no"), 4),
+        ("apply", Unauthorized("http://x", "admin"), 4),
+        ("apply", PlanStale("it", "a", "b"), 5),
+        ("apply", ApplyLocked("sb.yml.applylock"), 6),
+        ("apply", DaemonUnreachable("http://x", "refused"), 7),
+        ("apply", DaemonSilent("http://x", "PUT", 60), 7),
+        ("service status", ServiceUnavailable("no bus"), 2),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )

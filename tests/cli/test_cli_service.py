@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from sbproxy_cli.service.unit import ServicePlan, quoted, run_options
 from support.cli import Ran, sbproxy
+from support.snapshot import check_snapshot
 
 MODEL = "smollm2-135m-instruct"
 STAND_IN = """\
@@ -195,6 +196,11 @@ def test_control_characters_are_no_part_of_a_unit(systemd: Systemd) -> None:
     ran = systemd.run("install", MODEL, "--name", "a\nExecStartPost=/bin/evil")
     assert ran.code == 2
     assert not systemd.unit.exists()
+
+
+def test_the_unit() -> None:
+    plan = ServicePlan(("/opt/python", "-m", "sbproxy_cli"), MODEL, ("--port", "8080"), "/home/ann/service.txt")
+    check_snapshot("cli/service-unit.txt", plan.text())
 
 
 def test_only_given_flags_are_written() -> None:

@@ -33,7 +33,7 @@ def test_version_line(argv: list[str]) -> None:
 @pytest.mark.parametrize(
     "argv",
     [
-        ["--locked"],
+        ["models", "list", "--locked"],
         ["serve", "--request-log-level", "debug"],
         ["serve", "--grace-time", "-1"],
         ["serve", "--grace-time", "5", "--shutdown-grace-ms", "5"],

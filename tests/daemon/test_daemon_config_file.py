@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import stat
 from pathlib import Path
 
@@ -30,7 +29,7 @@ def test_published_with_the_mode_it_had(config: Path, mode: int) -> None:
         staged.publish()
     assert config.read_text() == "new: 1\n"
     assert stat.S_IMODE(config.stat().st_mode) == mode
-    assert os.listdir(config.parent) == ["sb.yml"]
+    assert list(config.parent.iterdir()) == [config]
 
 
 def test_what_is_not_published_is_gone(config: Path) -> None:
@@ -39,7 +38,7 @@ def test_what_is_not_published_is_gone(config: Path) -> None:
     with pytest.raises(KeyError), StagedFile(config, b"new: 1\n"):
         raise KeyError
     assert config.read_text() == "old: 1\n"
-    assert os.listdir(config.parent) == ["sb.yml"]
+    assert list(config.parent.iterdir()) == [config]
 
 
 def test_what_a_crash_left_behind_is_replaced(config: Path) -> None:

@@ -633,7 +633,9 @@ def test_a_damaged_archive_under_a_right_digest_is_a_typed_failure_or_a_build(
         assert [path.name for path in root.iterdir()] == [".lock"]
 
 
-@pytest.mark.parametrize("data", [b"", b"<html>not found</html>", b"PK\x03\x04 truncated", make_tar(b"#!")[:60]])
+@pytest.mark.parametrize(
+    "data", [b"", b"<html>not found</html>", b"PK\x03\x04 truncated", make_tar(b"#!")[:60]], ids=range(4)
+)
 def test_what_is_no_archive_is_refused(tmp_path: Path, data: bytes) -> None:
     archive = tmp_path / "a"
     archive.write_bytes(data)

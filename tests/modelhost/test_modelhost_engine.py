@@ -23,7 +23,7 @@ from sbproxy.modelhost.host import ModelHost
 from sbproxy.modelhost.job_store import SqliteJobStore
 from sbproxy.modelhost.services import Timings
 from support import fake_engine
-from support.model_host_parts import Counts, FixedDevices, MemoryStore, catalog, eventually, host_config
+from support.model_host_parts import Counts, Drivers, FixedDevices, MemoryStore, catalog, eventually, host_config
 
 pytestmark = pytest.mark.e2e
 
@@ -80,7 +80,7 @@ async def real(tmp_path: Path) -> AsyncIterator[Real]:
         catalog=catalog(),
         config=ModelHostConfig(engines={"llama_cpp": config}),
         store=store,
-        drivers={"llama_cpp": driver},
+        drivers=Drivers(llama_cpp=driver),
         devices=FixedDevices(),
         jobs=jobs,
         metrics=Counts(),

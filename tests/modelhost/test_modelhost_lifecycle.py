@@ -262,7 +262,7 @@ def test_a_stable_run_starts_the_count_anew() -> None:
     assert now.quick_exits == 1
 
 
-@pytest.mark.parametrize("kind", list(lifecycle.DETERMINISTIC))
+@pytest.mark.parametrize("kind", sorted(lifecycle.DETERMINISTIC))
 def test_an_exit_that_would_repeat_burns_no_retries(kind: ExitKind) -> None:
     now, commands = play(
         Generation(), StartRequested(), ArtifactVerified(), EngineExited(ExitVerdict(kind, 1, "x"), None, LAUNCH)

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from sbproxy.modelhost.host import ModelHost
-from support.model_host_parts import Counts, FixedDevices, MemoryJobs, MemoryStore, catalog, host_config
+from support.model_host_parts import Counts, Drivers, FixedDevices, MemoryJobs, MemoryStore, catalog, host_config
 from support.real_parts import real_engine_driver, real_model_path
 
 pytestmark = [pytest.mark.e2e, pytest.mark.real_engine]
@@ -25,7 +25,7 @@ async def test_classes_are_served_in_order_on_a_real_engine(tmp_path: Path) -> N
         catalog=catalog(),
         config=host_config(),
         store=store,
-        drivers={"llama_cpp": driver},
+        drivers=Drivers(llama_cpp=driver),
         devices=FixedDevices(),
         jobs=MemoryJobs(),
         metrics=Counts(),

@@ -36,12 +36,12 @@ from sbproxy.catalog.core.model import (
     Variant,
     VariantId,
 )
-from sbproxy.config.core.model_host import ModelHostConfig
+from sbproxy.config.core.model_host import DeploymentConfig, ModelHostConfig
 from sbproxy.devices.core.model import Device, Machine
 from sbproxy.engines.core.model import Availability, Endpoint, EngineBinary, ExitKind, ExitVerdict, LaunchSpec
-from sbproxy.engines.driver import AcquireProgress
+from sbproxy.engines.driver import AcquireProgress, EngineDriver
 from sbproxy.errors.artifacts import ArtifactError, ManualArtifactMissing, PullCancelled
-from sbproxy.errors.engines import EngineLaunchFailed, EngineStopFailed
+from sbproxy.errors.engines import EngineBlocked, EngineLaunchFailed, EngineStopFailed
 from sbproxy.errors.tree import SbproxyError
 from sbproxy.modelhost.core.health import HealthPolicy
 from sbproxy.modelhost.core.jobs import JobId, JobRecord
@@ -247,6 +247,15 @@ class ScriptedDriver:
         return process
 
 
+class Drivers(dict[str, EngineDriver]):
+    """EngineDrivers without overrides of a deployment's own."""
+
+    def for_deployment(self, engine: str, deployment: DeploymentConfig) -> EngineDriver:
+        if engine not in self:
+            raise EngineBlocked(engine, "this host does not run it")
+        return self[engine]
+
+
 class FixedDevices:
     """A DeviceInventory with one memory pool of a given size, and what the test adds."""
 
@@ -334,7 +343,7 @@ class World:
             catalog=self.catalog,
             config=ModelHostConfig(),
             store=self.store,
-            drivers={"llama_cpp": self.driver},
+            drivers=Drivers(llama_cpp=self.driver),
             devices=self.devices,
             jobs=self.jobs,
             metrics=self.metrics,

@@ -70,10 +70,6 @@ def strict_checks(facts: Facts) -> tuple[Check, ...]:
     return tuple(Check(name, status, detail) for name, (status, detail) in zip(NAMES, found, strict=True))
 
 
-def blockers(checks: tuple[Check, ...]) -> int:
-    return sum(each.status == "fail" for each in checks)
-
-
 Verdict = tuple[Status, str]
 _NO_CUDA: Verdict = ("skip", "no configured engine needs an NVIDIA device")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sbproxy_cli.checkup.report import startup_blockers
 from sbproxy_cli.sizes import human_size
 
 
@@ -29,7 +30,7 @@ def _startup_gate(report: Mapping[str, Any]) -> list[str]:
     checks = report.get("strict_checks")
     if checks is None:
         return []
-    failed = sum(each["status"] == "fail" for each in checks)
+    failed = startup_blockers(report)
     verdict = f"FAIL ({failed} startup blocker(s))" if failed else "pass"
     lines = [f"{each['check']} {each['status']} {each['detail']}" for each in checks]
     return [*_block("startup gate", lines), f"verdict: {verdict}"]

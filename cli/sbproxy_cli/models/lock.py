@@ -24,7 +24,9 @@ _CHECK_HEADER = ("NAME", "VARIANT", "STATUS", "DETAIL")
 @verb("models lock")
 def lock(
     context: typer.Context,
-    out: Annotated[Path | None, typer.Option("--out", help="Where to write it; default: beside the configuration.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Where to write it; default: beside the configuration.")
+    ] = None,
     output_format: FormatOption = Format.text,
 ) -> None:
     """Write down the exact artifacts that the configuration's deployments mean. Needs -f."""

@@ -131,6 +131,6 @@ def _answer(pulled: list[Pulled], collected: GcReport | None, output_format: For
         output.lines(f"{size} reclaimed to keep the budget, {count} unused artifacts removed")
     if collected is not None and collected.budget_unsatisfied_bytes:
         diagnostics.note(
-            f"the cache is {human_size(collected.budget_unsatisfied_bytes)} above its budget, and everything in it is in"
-            " use; raise cache.budget_gib or remove deployments"
+            f"the cache is {human_size(collected.budget_unsatisfied_bytes)} above its budget, and all of it is in use;"
+            " raise cache.budget_gib or remove deployments"
         )

@@ -80,15 +80,13 @@ def decode(data: bytes) -> Lockfile:
         lockfile = Lockfile(**{**document, "models": tuple(_model(each) for each in document["models"])})
     except (TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"its fields are not those of a lockfile ({str(error)[:80]})") from None
-    _require(isinstance(lockfile.catalog_revision, str) and _count(lockfile.generated_at_ms), "its head is not sound")
+    _require(_text(lockfile.catalog_revision) and _count(lockfile.generated_at_ms), "its head is not sound")
     names = [model.name for model in lockfile.models]
     _require(len(set(names)) == len(names), "it names a deployment twice")
     return lockfile
 
 
-def compare(
-    locked: Lockfile, wanted: Lockfile | None, cached: Mapping[str, ArtifactState]
-) -> list[Checked]:
+def compare(locked: Lockfile, wanted: Lockfile | None, cached: Mapping[str, ArtifactState]) -> list[Checked]:
     """Rows in the order of the names. ``wanted`` is what the configuration means now, if one was named; ``cached`` what
     a full check of the cache found, by digest."""
     now = None if wanted is None else {model.name: model for model in wanted.models}
@@ -102,9 +100,7 @@ def compare(
     return sorted(rows, key=lambda row: row.name)
 
 
-def _check(
-    locked: LockedModel, now: Mapping[str, LockedModel] | None, cached: Mapping[str, ArtifactState]
-) -> Checked:
+def _check(locked: LockedModel, now: Mapping[str, LockedModel] | None, cached: Mapping[str, ArtifactState]) -> Checked:
     def row(status: Status, detail: str | None = None) -> Checked:
         return Checked(locked.name, locked.variant_id, status, detail)
 
@@ -143,15 +139,19 @@ def _model(document: Any) -> LockedModel:
     files = tuple(LockedFile(**each) for each in document["files"])
     model = LockedModel(**{**document, "engine": LockedEngine(**document["engine"]), "files": files})
     texts = (model.name, model.model, model.variant_id, model.artifact_digest, model.engine.kind)
-    _require(all(isinstance(text, str) for text in texts), "an entry has fields that are no text")
+    _require(all(map(_text, texts)), "an entry has fields that are no text")
     pins = (model.engine.version, model.engine.image)
-    _require(all(pin is None or isinstance(pin, str) for pin in pins), "an engine's pin is no text")
+    _require(all(pin is None or _text(pin) for pin in pins), "an engine's pin is no text")
     _require(is_sha256(model.artifact_digest), f"the digest of {model.name!r} is none")
     for file in files:
-        sound = isinstance(file.path, str) and safe_relative(file.path) and isinstance(file.sha256, str)
-        _require(sound and is_sha256(file.sha256) and _count(file.size_bytes), f"a file of {model.name!r} is not sound")
+        sound = _text(file.path) and safe_relative(file.path) and _text(file.sha256) and is_sha256(file.sha256)
+        _require(sound and _count(file.size_bytes), f"a file of {model.name!r} is not sound")
     _require(bool(files), f"{model.name!r} has no files")
     return model
+
+
+def _text(value: object) -> bool:
+    return isinstance(value, str)
 
 
 def _count(value: object) -> bool:

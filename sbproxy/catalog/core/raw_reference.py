@@ -24,7 +24,7 @@ ENGINE_QUANT: Final = "Q4_K_M"
 
 UNVERIFIED: Final = "unverified: a raw reference without digests"
 
-_SAFETENSORS_ENGINES: Final = ("vllm", "sglang", "mistralrs")
+_SAFETENSORS_ENGINES: Final = ("vllm", "sglang")
 _NO_SHA256: Final = "0" * 64
 _QUANT: Final = re.compile(r"(?<![A-Za-z0-9])(I?Q[1-8](?:_[A-Z0-9]+)*|F16|BF16|F32)(?![A-Za-z0-9])", re.IGNORECASE)
 _BYTES_A_WEIGHT: Final = 0.56

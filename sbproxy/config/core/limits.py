@@ -36,6 +36,10 @@ def _host(host: ModelHostConfig) -> Iterator[Finding]:
 def _deployment(deployment: DeploymentConfig, path: KeyPath) -> Iterator[Finding]:
     if deployment.heterogeneous_variants:
         yield _refuse((*path, "heterogeneous_variants"), "true")
+    chunks = deployment.chunked_prefill
+    if chunks is not None and chunks.target_ttft_ms is not None:
+        what = "choosing the step from a wished time"
+        yield _refuse((*path, "chunked_prefill", "target_ttft_ms"), what, "give max_batched_tokens")
     if deployment.required_labels:
         yield _refuse((*path, "required_labels"), "placement by label")
     if deployment.spread_by:
