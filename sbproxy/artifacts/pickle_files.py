@@ -60,6 +60,9 @@ def _refuse_ambiguous(archive: zipfile.ZipFile, members: list[zipfile.ZipInfo]) 
     """What two readers of zip archives may understand differently."""
     if len(members) > MAX_MEMBERS:
         raise UnsafePickle(f"is an archive of more than {MAX_MEMBERS} members")
+    # A name with a NUL, or with another one in its extra field, is not the same to every reader.
+    if any(member.filename != member.orig_filename for member in members):
+        raise UnsafePickle("is an archive with a member of two names")
     names = [member.filename.lower() for member in members]
     if len(set(names)) != len(names):
         raise UnsafePickle("is an archive with two members of one name")

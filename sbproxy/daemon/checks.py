@@ -19,7 +19,7 @@ from sbproxy.config.core.references import CATALOG_FILE, reference_findings
 from sbproxy.config.core.tree import KeyPath
 from sbproxy.config.load import Loaded, load_file, load_text
 from sbproxy.engines.core.allow_list import AllowList
-from sbproxy.engines.core.allow_lists import ALLOW_LISTS
+from sbproxy.engines.core.by_engine import ALLOW_LISTS, SETTINGS
 from sbproxy.errors.catalog import CatalogInvalid, CatalogUnreadable, NoCompatibleVariant
 from sbproxy.errors.config import Problem
 from sbproxy.errors.engines import UnsafeArgument
@@ -79,6 +79,7 @@ def crossing_findings(config: SbConfig, catalog: Catalog | None) -> Iterator[Fin
         if catalog is not None:
             yield from _runnable(catalog, deployment, path)
         yield from argument_findings(deployment, path, catalog)
+        yield from _settings(deployment, path, catalog)
     yield from _password_hashes(config.proxy.admin)
 
 
@@ -114,6 +115,20 @@ def argument_findings(deployment: DeploymentConfig, path: KeyPath, catalog: Cata
     for at, reason in refused[0].items():
         if all(at in each for each in refused):
             yield Finding((*path, "extra_args", at), reason)
+
+
+_SETTINGS = ("tool_call_parser", "swap_space_gib", "cpu_offload_gib", "chunked_prefill")
+
+
+def _settings(deployment: DeploymentConfig, path: KeyPath, catalog: Catalog | None) -> Iterator[Finding]:
+    """Settings that none of the engines which may come has: said now, not to the first request."""
+    engines = _engines(catalog, deployment)
+    for name in _SETTINGS:
+        asked = getattr(deployment, name) is not None
+        if asked and not any(name in SETTINGS[engine] for engine in engines):
+            having = ", ".join(engine for engine, has in SETTINGS.items() if name in has)
+            reason = f"{' and '.join(engines)} has no {name}; remove it, or use an engine that has it ({having})"
+            yield Finding((*path, name), reason, depends_on=((*path, "engine"),))
 
 
 def _refused(known: AllowList, args: tuple[str, ...]) -> Iterator[tuple[int, str]]:

@@ -181,7 +181,7 @@ class Daemon:
             RequestObserver(requests, metrics, self._value),
             metrics_text=metrics.text,
         )
-        server = HttpServer(gateway)
+        server = HttpServer(gateway, body_limit=gateway.body_limit)
         metrics.watch(
             host_rows=self.host.status,
             devices=lambda: self._devices,

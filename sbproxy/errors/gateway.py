@@ -113,7 +113,7 @@ class MultipartRefused(RequestRefused):
     surface: str
 
     def text(self) -> str:
-        return f"{self.surface} takes a JSON body, not multipart/form-data"
+        return f"{self.surface} takes a JSON body, not a multipart one"
 
 
 @dataclass(eq=False)
@@ -125,6 +125,17 @@ class EncodedBody(RequestRefused):
 
     def text(self) -> str:
         return f"{self.surface} takes an uncompressed body; send it without Content-Encoding"
+
+
+@dataclass(eq=False)
+class UnsupportedMediaType(RequestRefused):
+    """A Content-Type that is not JSON."""
+
+    code: ClassVar[str] = "unsupported_media_type"
+    surface: str
+
+    def text(self) -> str:
+        return f"{self.surface} takes a JSON body; send it with Content-Type: application/json"
 
 
 @dataclass(eq=False)

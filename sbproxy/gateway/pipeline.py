@@ -19,13 +19,12 @@ from sbproxy.errors.gateway import (
     InvalidRequest,
     MethodNotAllowed,
     ModelNotFound,
-    MultipartRefused,
     UnknownHost,
 )
 from sbproxy.gateway.answers import JSON, answer, answer_error
 from sbproxy.gateway.call import Call
 from sbproxy.gateway.core.providers import HostedProvider, ManagedProvider, Provider
-from sbproxy.gateway.core.request_body import read_inference
+from sbproxy.gateway.core.request_body import check_media_type, read_inference
 from sbproxy.gateway.core.routes import OriginRoutes, RouteTable
 from sbproxy.gateway.core.surfaces import find_target, shown
 from sbproxy.gateway.deadlines import Deadlines
@@ -35,16 +34,16 @@ from sbproxy.gateway.exchange import Exchange, Request, UpstreamClient
 from sbproxy.gateway.models_listing import model_page, models_page
 from sbproxy.gateway.ports import ManagedModels, RequestSink
 from sbproxy.observe.core.record import RequestRecord
+from sbproxy.observe.core.redact import redact_query
 
 CLIENT_CLOSED = 499
+UNROUTED_BODY_BYTES = 1 << 20
+"""What is read of a body that no origin will ever see, so that its sender reads why."""
 _METRICS_TYPE = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
 _SANE_REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 _READ = ("GET", "HEAD", "OPTIONS")
 _PATH_CHARACTERS = 1024
 _IDS_DRAWN = 128
-_SECRET_PARAMETER = re.compile(
-    r"((?:^|&)[^=&]*(?:key|token|secret|password|signature|auth)[^=&]*=)[^&]*", re.IGNORECASE
-)
 
 
 class Gateway:
@@ -74,6 +73,11 @@ class Gateway:
     def publish(self, routes: RouteTable) -> None:
         """Use other routes from the next request on; those under way keep the ones they began with."""
         self._routes = routes
+
+    def body_limit(self, host: str) -> int:
+        """The largest body in bytes that is worth reading for a host (contracts section 5)."""
+        origin = self._routes.origin_for(host)
+        return UNROUTED_BODY_BYTES if origin is None else origin.max_body_bytes
 
     async def __call__(self, exchange: Exchange) -> None:
         """Answer one request. Only CancelledError leaves it (the client left), and what is a defect of ours."""
@@ -153,8 +157,7 @@ class Gateway:
         record.finished_at = self._wall_clock()
         record.bytes_out = exchange.bytes_out
         if request.query:
-            query = _SECRET_PARAMETER.sub(r"\1[redacted]", request.query[:_PATH_CHARACTERS])
-            record.path = f"{request.path}?{query}"
+            record.path = f"{request.path}?{redact_query(request.query[:_PATH_CHARACTERS])}"
         if len(record.path) > _PATH_CHARACTERS:
             record.path = record.path[:_PATH_CHARACTERS]
         self._sink.finished(record)
@@ -173,8 +176,8 @@ def _read_and_choose(call: Call, origin: OriginRoutes) -> Provider:
     if len(request.body) > origin.max_body_bytes:
         raise BodyTooLarge(origin.max_body_bytes)
     kind = request.header(b"content-type")
-    if kind is not None and kind[:19].lower() == b"multipart/form-data":
-        raise MultipartRefused(call.surface)
+    if kind is not None and kind != b"application/json":
+        check_media_type(call.surface, kind)
     coding = request.header(b"content-encoding")
     if coding is not None and coding.lower() != b"identity":
         raise EncodedBody(call.surface)

@@ -65,6 +65,7 @@ OUTCOMES: dict[type[SbproxyError], Outcome] = {
     gateway.EngineRefused: _refused(400, code="invalid_request"),
     gateway.BodyTooLarge: _refused(413),
     gateway.EncodedBody: _refused(415),
+    gateway.UnsupportedMediaType: _refused(415),
     gateway.MultipartRefused: _refused(403),
     gateway.UnknownHost: _refused(404, "not_found"),
     gateway.UnknownPath: _refused(404, "not_found"),

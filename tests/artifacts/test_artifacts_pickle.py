@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import io
 import os
 import pickle
+import struct
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sbproxy.artifacts.core.model import Missing, Ready
-from sbproxy.artifacts.core.pickle_scan import LEGACY_MAGIC, UnsafePickle, check_pickle
+from sbproxy.artifacts.core.pickle_scan import ALLOWED, LEGACY_MAGIC, UnsafePickle, check_pickle
 from sbproxy.artifacts.pickle_files import scan_file
 from sbproxy.artifacts.store import FileArtifactStore
 from sbproxy.errors.artifacts import PickleUnsafe
@@ -136,6 +139,18 @@ def test_disguises(tmp_path: Path, data: bytes, words: str) -> None:
         scanned(tmp_path, data)
 
 
+def named_twice() -> bytes:
+    """Its one pickle has a harmless name in the extra field that some readers prefer (Info-ZIP, 0x7075)."""
+    name, shown = b"archive/data.pkl", b"archive/notes.txt"
+    info = zipfile.ZipInfo(name.decode())
+    info.extra = struct.pack("<HHBL", 0x7075, 5 + len(shown), 1, zlib.crc32(name)) + shown
+    sink = io.BytesIO()
+    with zipfile.ZipFile(sink, "w") as made:
+        made.writestr("archive/first.pkl", TENSOR)
+        made.writestr(info, HARM)
+    return sink.getvalue()
+
+
 HARM = pickle.dumps(Runs(os.system, "true"), 2)
 
 
@@ -168,6 +183,8 @@ def tar_behind_pickles() -> bytes:
         # PyTorch takes this for a stream of pickles, whatever is at its end.
         (HARM + archive(data_pkl=TENSOR), "system"),
         (tar_behind_pickles(), "tar archive"),
+        (named_twice(), "two names|system"),
+        (archive(data_pkl=TENSOR, data_pkl0zz=HARM).replace(b"data.pkl0zz", b"data.pkl\0zz"), "two names"),
     ],
 )
 def test_archives_that_two_readers_could_understand_differently(tmp_path: Path, data: bytes, words: str) -> None:
@@ -184,6 +201,41 @@ def test_no_bytes_make_it_stumble(data: bytes, head: bytes) -> None:
     except UnsafePickle as refused:
         said = str(refused)
     assert said.isprintable()
+
+
+OPCODES = [
+    b"\x8c\x02os", b"\x8c\x06system", b"\x8c\x0bcollections", b"\x8c\x0bOrderedDict", b"Vos\n", b"Vsystem\n",
+    b"\x94", b"\x93", b"0", b"1", b"2", b"(", b"K\x01", b"N", b"]", b"}", b")", b"R", b"\x85", b"\x86", b"t",
+    b"h\x00", b"h\x01", b"h\x02", b"h\x03", b"q\x00", b"q\x01", b"q\x02", b"q\x03",
+    b"a", b"s", b"u", b"e", b"b", b"\x81", b"ccollections\nOrderedDict\n",
+]  # fmt: skip
+
+
+class Asked(pickle.Unpickler):
+    """The real unpickler, which only notes what it would have imported."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(io.BytesIO(data))
+        self.names: set[str] = set()
+
+    def find_class(self, module: str, name: str) -> Any:
+        self.names.add(f"{module} {name}")
+        return collections.OrderedDict
+
+
+@settings(max_examples=1500, deadline=None)
+@given(parts=st.lists(st.sampled_from(OPCODES), min_size=2, max_size=14), closing=st.sampled_from([b"", b"\x93"]))
+def test_what_passes_makes_a_real_unpickler_ask_for_nothing_else(parts: list[bytes], closing: bytes) -> None:
+    data = b"\x80\x04" + b"".join(parts) + closing + b"."
+    passed = True
+    try:
+        check_pickle(io.BytesIO(data))
+    except UnsafePickle:
+        passed = False
+    asked = Asked(data)
+    with contextlib.suppress(Exception):
+        asked.load()
+    assert not passed or asked.names <= ALLOWED
 
 
 # -- before publication -------------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ from sbproxy_cli.invocation import Invocation, LogFormat, LogLevel
         ("models --help", "models --help"),
         ("-- models", "serve -- models"),
         ("serve -- -f", "serve -- -f"),
-        ("--locked", "--locked"),
+        ("--locked sb.yml", "--locked serve sb.yml"),
         ("serve -f", "--config serve"),
     ],
 )

@@ -200,3 +200,25 @@ def test_needs_no_secret_and_hands_out_the_catalog(path: Path) -> None:
     assert list(result.catalog.models) == ["tiny-model"]
     with pytest.raises(ConfigInvalid, match="'UNSET' is not set"):
         load_checked(path, {})
+
+
+def test_a_setting_that_the_engine_lacks_is_said_at_load(path: Path) -> None:
+    found = checked(
+        path,
+        "proxy:\n"
+        "  model_host:\n"
+        "    deployments:\n"
+        "      a: {model: smollm2-135m-instruct, swap_space_gib: 2, chunked_prefill: {max_batched_tokens: 64}}\n"
+        "      b: {model: qwen2.5-0.5b-instruct, variant: bf16, engine: mistralrs, cpu_offload_gib: 1}\n",
+    )
+    assert sorted(found) == [
+        (f"4: {D}.a.swap_space_gib: llama_cpp has no swap_space_gib; remove it, or use an engine that has it (vllm)"),
+        (
+            f"4: {D}.a.chunked_prefill: llama_cpp has no chunked_prefill; remove it, or use an engine that has it"
+            " (vllm, sglang)"
+        ),
+        (
+            f"5: {D}.b.cpu_offload_gib: mistralrs has no cpu_offload_gib; remove it, or use an engine that has it"
+            " (vllm, sglang)"
+        ),
+    ])

@@ -20,9 +20,11 @@ from gateway.memory import (
     routes,
 )
 from sbproxy.gateway.core.routes import compile_routes
+from sbproxy.gateway.pipeline import UNROUTED_BODY_BYTES
 from sbproxy.modelhost.core.status import Availability
 
 MULTIPART = ((b"content-type", b"Multipart/Form-Data; boundary=x"),)
+PLAIN = ((b"content-type", b"text/plain"),)
 GZIPPED = ((b"content-encoding", b"gzip"),)
 
 
@@ -175,6 +177,7 @@ class TestRefusals:
             ({"method": "POST", "path": "/v1/models"}, 405, "method_not_allowed", None),
             ({"path": "/v1/models/qwem"}, 404, "model_not_found", "model"),
             ({"body": chat(), "headers": MULTIPART}, 403, "multipart_refused", None),
+            ({"body": chat(), "headers": PLAIN}, 415, "unsupported_media_type", None),
             ({"body": chat(), "headers": GZIPPED}, 415, "unsupported_content_encoding", None),
             (
                 {"body": chat(messages=[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://10.0.0.1"}}]}])},
@@ -209,6 +212,10 @@ class TestRefusals:
         rig = Rig(routes(LOCAL, max_body_size=200))
         assert (await rig.ask(body=chat(user="x" * 200))).status == 413
         assert rig.sink.last.error_code == "body_too_large"
+        # The server asks before it reads a large body; a host of no origin is worth a small one.
+        assert rig.gateway.body_limit("localhost") == 200
+        assert Rig().gateway.body_limit("localhost") == 64 << 20
+        assert rig.gateway.body_limit("nowhere") == UNROUTED_BODY_BYTES
 
     async def test_what_a_model_cannot_do_starts_no_engine(self) -> None:
         rig = Rig(routes(LOCAL, modalities={"local-qwen": "chat"}))
@@ -309,7 +316,7 @@ class TestRecordPath:
     async def test_secrets_in_a_query_are_masked(self) -> None:
         rig = Rig()
         await rig.ask("/v1/models", query="api-key=s3cret&limit=2&access_token=s3cret&Key=s3cret")
-        assert rig.sink.last.path == "/v1/models?api-key=[redacted]&limit=2&access_token=[redacted]&Key=[redacted]"
+        assert rig.sink.last.path == "/v1/models?api-key=[REDACTED]&limit=2&access_token=[REDACTED]&Key=[REDACTED]"
 
     async def test_it_is_bounded(self) -> None:
         rig = Rig()

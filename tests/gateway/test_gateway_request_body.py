@@ -11,8 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.memory import chat
-from sbproxy.errors.gateway import InvalidRequest, RemoteContentRefused, UnsupportedContent
-from sbproxy.gateway.core.request_body import body_for, read_inference, refuse_media
+from sbproxy.errors.gateway import (
+    InvalidRequest,
+    MultipartRefused,
+    RemoteContentRefused,
+    UnsupportedContent,
+    UnsupportedMediaType,
+)
+from sbproxy.gateway.core.request_body import body_for, check_media_type, read_inference, refuse_media
 from sbproxy.gateway.core.surfaces import Surface
 
 
@@ -202,3 +208,26 @@ def test_every_body_that_is_taken_can_be_sent_on(depth: int, opening: bytes) -> 
         assert body_for(inference, "m"), "a body that was taken must be one that can be written"
     if depth >= 300:
         assert taken == []
+
+
+class TestMediaType:
+    @pytest.mark.parametrize(
+        "kind",
+        [b"application/json; charset=utf-8", b"Application/JSON", b"text/json", b"application/vnd.api+json ;v=1"],
+    )
+    def test_json_under_any_name(self, kind: bytes) -> None:
+        check_media_type("chat_completions", kind)
+
+    @pytest.mark.parametrize(
+        "kind",
+        [b"", b"text/plain", b"application/x-www-form-urlencoded", b"application/jsonp", b"application/json, text/html",
+         b"image/json", b"application/octet-stream", b"x/json"],
+    )  # fmt: skip
+    def test_nothing_else(self, kind: bytes) -> None:
+        with pytest.raises(UnsupportedMediaType):
+            check_media_type("chat_completions", kind)
+
+    @pytest.mark.parametrize("kind", [b"multipart/form-data; boundary=x", b"Multipart/mixed"])
+    def test_multipart_has_a_refusal_of_its_own(self, kind: bytes) -> None:
+        with pytest.raises(MultipartRefused):
+            check_media_type("embeddings", kind)

@@ -54,9 +54,14 @@ class Wire:
         exchange.respond(200, JSON, request.body)
 
     async def serve(
-        self, handler: Handler | None = None, *, tls: ssl.SSLContext | None = None, **limits: float
+        self,
+        handler: Handler | None = None,
+        *,
+        tls: ssl.SSLContext | None = None,
+        body_limit: Callable[[str], int] | None = None,
+        **limits: float,
     ) -> HttpServer:
-        server = HttpServer(handler or self.echo, ServerLimits(**limits), tls=tls)  # type: ignore[arg-type]
+        server = HttpServer(handler or self.echo, ServerLimits(**limits), tls=tls, body_limit=body_limit)  # type: ignore[arg-type]
         await server.start("127.0.0.1", 0)
         self.servers.append(server)
         return server
@@ -83,6 +88,7 @@ class Wire:
             await server.close()
             assert server.active_requests == 0
             assert not server.connections
+            assert server.bodies.held == 0
         for pool in self.pools:
             await pool.close()
             assert pool.in_use == pool.idle == 0

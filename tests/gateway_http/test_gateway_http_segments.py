@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sbproxy.errors.gateway import UpstreamBroken
+from sbproxy.gateway.http.body_budget import BodyBudget
 from sbproxy.gateway.http.head import HeadMemory, read_head
 from sbproxy.gateway.http.limits import ServerLimits
 from sbproxy.gateway.http.reader import RequestReader
-from sbproxy.gateway.http.refusal import BODY_TOO_LARGE, Refusal
+from sbproxy.gateway.http.refusal import Refusal
 from sbproxy.gateway.http.reply import Reply
 
 BODIES = st.lists(st.binary(max_size=40), max_size=6)
@@ -44,7 +45,7 @@ def _requests(draw) -> list[tuple[bytes, bytes]]:
 
 
 def _read(segments: list[bytes]) -> list[tuple[str, bytes]] | Refusal:
-    reader, got = RequestReader(ServerLimits()), []
+    reader, got = RequestReader(ServerLimits(), BodyBudget(1 << 20), lambda host: 1 << 20), []
     for segment in segments:
         data = segment
         while data:
@@ -118,7 +119,6 @@ def test_a_repeated_head_keeps_its_own_length() -> None:
         assert not isinstance(got, Refusal)
         assert got.length == length
         assert got.headers == [(b"x", b"Content-Length: 3"), (b"host", b"a")]
-    assert memory.read(raw % 101) == BODY_TOO_LARGE
 
 
 class _Socket:

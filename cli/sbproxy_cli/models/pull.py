@@ -119,6 +119,11 @@ def _candidates(local: Local, wanted: Wanted) -> list[tuple[str, str | None, str
 
 
 def _answer(pulled: list[Pulled], collected: GcReport | None, output_format: Format) -> None:
+    if collected is not None and collected.budget_unsatisfied_bytes:
+        diagnostics.note(
+            f"the cache is {human_size(collected.budget_unsatisfied_bytes)} above its budget, and all of it is in use;"
+            " raise cache.budget_gib or remove deployments"
+        )
     if output_format is Format.json:
         gc = {} if collected is None else {"gc": asdict(collected)}
         output.envelope("models.pull", {"artifacts": [each.fields() for each in pulled], **gc})
@@ -129,8 +134,3 @@ def _answer(pulled: list[Pulled], collected: GcReport | None, output_format: For
     if collected is not None and (collected.deleted_artifacts or collected.reclaimed_bytes):
         count, size = len(collected.deleted_artifacts), human_size(collected.reclaimed_bytes)
         output.lines(f"{size} reclaimed to keep the budget, {count} unused artifacts removed")
-    if collected is not None and collected.budget_unsatisfied_bytes:
-        diagnostics.note(
-            f"the cache is {human_size(collected.budget_unsatisfied_bytes)} above its budget, and all of it is in use;"
-            " raise cache.budget_gib or remove deployments"
-        )

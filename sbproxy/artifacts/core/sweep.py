@@ -77,6 +77,9 @@ class Sweep:
         self._holdings = {each.digest: each for each in sorted(holdings, key=lambda h: (h.last_accessed_ms, h.digest))}
         self._protected = {digest: each.protection for digest, each in self._holdings.items() if each.protection}
         self._in_use = frozenset(in_use)
+        # Once is enough: whatever an artifact leaves loose goes with it.
+        loose = orphans((HeldBlob(*each) for each in self._blobs.items()), self._needed(self._holdings))
+        self._loose = [blob.sha256 for blob in reversed(loose)]
         self._deleted: list[str] = []
         self._passed: dict[str, str] = {}
         self._before = self._used
@@ -89,9 +92,8 @@ class Sweep:
         """``None`` once the cache is within its budget, or nothing more may go."""
         if not self.over_budget:
             return None
-        loose = orphans((HeldBlob(*each) for each in self._blobs.items()), self._needed(self._holdings))
-        if loose:
-            return DropBlob(loose[0].sha256)
+        if self._loose:
+            return DropBlob(self._loose[-1])
         if self._stale:
             return DropPartial(self._stale[0])
         kept = self._needed(self._protected)
@@ -108,6 +110,7 @@ class Sweep:
     def done(self, step: Step) -> None:
         match step:
             case DropBlob(sha256):
+                self._loose.pop()
                 del self._blobs[sha256]
             case DropPartial(digest):
                 self._stale.remove(digest)

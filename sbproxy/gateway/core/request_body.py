@@ -6,17 +6,25 @@ This is the cheap gate: shapes that an upstream would answer wrongly or dangerou
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
-from sbproxy.errors.gateway import InvalidRequest, RemoteContentRefused, UnsupportedContent
+from sbproxy.errors.gateway import (
+    InvalidRequest,
+    MultipartRefused,
+    RemoteContentRefused,
+    UnsupportedContent,
+    UnsupportedMediaType,
+)
 from sbproxy.gateway.core.surfaces import Surface
 
 _BRACKETS = 250
 """Fewer opening brackets than this cannot nest too deeply, so nearly every body is spared the look."""
 _MODEL_CHARACTERS = 256
+_JSON_MEDIA = re.compile(rb"(?:application|text)/(?:[a-z0-9.-]{1,64}\+)?json")
 _MEDIA = {"image_url": "image", "input_audio": "audio", "file": "file", "video_url": "video"}
 
 
@@ -28,6 +36,18 @@ class Inference:
     model: str | None
     stream: bool
     wants_usage: bool
+
+
+def check_media_type(surface: Surface, content_type: bytes) -> None:
+    """Only JSON goes on, under any of its names. Raises MultipartRefused (contracts section 50), UnsupportedMediaType.
+
+    A browser sends other types to any site without asking it first; JSON it may not.
+    """
+    media = content_type.partition(b";")[0].strip().lower()
+    if media.startswith(b"multipart/"):
+        raise MultipartRefused(surface)
+    if _JSON_MEDIA.fullmatch(media) is None:
+        raise UnsupportedMediaType(surface)
 
 
 def read_inference(surface: Surface, body: bytes) -> Inference:

@@ -15,7 +15,6 @@ from sbproxy.gateway.http.refusal import Refusal
 _OPEN, _STREAMING, _DONE = range(3)
 _JOIN_BYTES = 64 * 1024
 _NO_BODY = frozenset((204, 304))
-JSON_HEADERS = ((b"content-type", b"application/json"),)
 
 
 class ClientSocket(Protocol):
@@ -90,7 +89,7 @@ class Answer:
     def refuse(self, refusal: Refusal) -> None:
         """Answer with an error of the server's own and close afterwards."""
         self.keep_alive = False
-        self.respond(refusal.status, JSON_HEADERS, refusal.body())
+        self.respond(refusal.status, refusal.headers(), refusal.body())
 
     def start(self, status: int, headers: HeaderPairs) -> None:
         if self._phase != _OPEN:

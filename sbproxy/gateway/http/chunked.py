@@ -16,20 +16,25 @@ _TRAILER_LINE = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t -~\x80-\xff]*")
 _FORBIDDEN_TRAILERS = (b"content-length", b"transfer-encoding", b"host")
 _LINE_BYTES = 1024
 _OVERHEAD_BYTES = 64 * 1024
+# Each chunk costs about a microsecond, so a body may have some small ones, but not consist of them.
+_FREE_CHUNKS = 4096
+_BYTES_A_CHUNK = 512
 _SIZE, _DATA, _DATA_END, _TRAILER = range(4)
 
 
 class ChunkedBody:
-    """Feed it bytes until ``done``; ``rest`` then holds what follows the body.
+    """Feed it bytes until ``done``; ``content`` then is the body and ``rest`` what follows it.
 
-    ``overhead`` counts size lines and trailers: tiny chunks must not cost a server more than their content.
+    ``overhead`` counts size lines and trailers: framing must not cost a server more than content.
     """
 
-    __slots__ = ("_left", "_limit", "_line", "_overhead", "_phase", "done", "pieces", "rest", "size")
+    __slots__ = ("_chunks", "_left", "_limit", "_line", "_overhead", "_phase", "content", "done", "rest", "size")
 
     def __init__(self, limit: int) -> None:
-        self.pieces: list[bytes] = []
+        # One buffer: a list of a million pieces would take many times the memory of what is in them.
+        self.content = bytearray()
         self.size = 0
+        self._chunks = 0
         self.done = False
         self.rest = b""
         self._limit = limit
@@ -44,8 +49,7 @@ class ChunkedBody:
         while not self.done:
             if self._phase == _DATA:
                 piece = data[at : at + self._left]
-                if piece:
-                    self.pieces.append(piece)
+                self.content += piece
                 at += len(piece)
                 self._left -= len(piece)
                 if self._left:
@@ -86,7 +90,10 @@ class ChunkedBody:
         self._left = int(match[1], 16)
         self.size += self._left
         if self.size > self._limit:
-            return refusal.BODY_TOO_LARGE
+            return refusal.body_too_large(self._limit)
+        self._chunks += 1
+        if self._chunks > _FREE_CHUNKS + self.size // _BYTES_A_CHUNK:
+            return malformed("The chunks of the request body are too small for its size.")
         self._phase = _DATA if self._left else _TRAILER
         return None
 

@@ -19,11 +19,12 @@ from typing import Protocol, cast
 
 from sbproxy.gateway.exchange import Handler
 from sbproxy.gateway.http import refusal
-from sbproxy.gateway.http.answer import JSON_HEADERS, Answer
+from sbproxy.gateway.http.answer import Answer
+from sbproxy.gateway.http.body_budget import BodyBudget
 from sbproxy.gateway.http.fields import StatusLines, field_lines
 from sbproxy.gateway.http.head import WireRequest
 from sbproxy.gateway.http.limits import ServerLimits
-from sbproxy.gateway.http.reader import BODY, NOTHING, RequestReader
+from sbproxy.gateway.http.reader import BODY, NOTHING, BodyLimit, RequestReader
 from sbproxy.gateway.http.refusal import Refusal
 
 _log = logging.getLogger(__name__)
@@ -40,6 +41,8 @@ class Listener(Protocol):
 
     handler: Handler
     limits: ServerLimits
+    bodies: BodyBudget
+    body_limit: BodyLimit
     status_lines: StatusLines
     draining: bool
     active_requests: int
@@ -71,7 +74,7 @@ class ServerConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._client_ip = ""
         self._phase = _READING
-        self._reader = RequestReader(listener.limits)
+        self._reader = _reader_for(listener)
         self._stage = NOTHING
         self._pending = b""
         self._received_at = 0.0
@@ -119,6 +122,8 @@ class ServerConnection(asyncio.Protocol):
         self._pending = b""
         self.write_paused = False
         self._wake_drain()
+        if self._answer is None:
+            self._reader.release()
         self._cancel_unanswered()
         self._wake_task()
         self._listener.closed(self)
@@ -222,6 +227,8 @@ class ServerConnection(asyncio.Protocol):
 
     def _settle(self, answer: Answer) -> None:
         self._answer = None
+        if self._reader.held:
+            self._reader.release()
         listener = self._listener
         listener.active_requests -= 1
         if listener.draining:
@@ -332,14 +339,15 @@ class ServerConnection(asyncio.Protocol):
         """Answer an unfit request and close, but go on reading for a moment: an early reset would eat the answer."""
         self._phase = _CLOSING
         self._pending = b""
-        self._reader = RequestReader(self._limits)
+        self._reader.release()
+        self._reader = _reader_for(self._listener)
         transport = self._transport
         if transport is None:
             return
         body = fault.body()
         first = self._listener.status_lines[fault.status]
         last = b"Content-Length: %d\r\nConnection: close\r\n\r\n" % len(body)
-        transport.write(b"".join((first, *field_lines(JSON_HEADERS), last, body)))
+        transport.write(b"".join((first, *field_lines(fault.headers()), last, body)))
         self.deadline = perf_counter() + self._limits.linger_timeout_s
         if transport.can_write_eof():
             transport.write_eof()
@@ -356,6 +364,10 @@ class ServerConnection(asyncio.Protocol):
     def _watch_unsent(self) -> None:
         self._unsent = self._transport.get_write_buffer_size() if self._transport is not None else 0
         self.deadline = perf_counter() + self._limits.write_timeout_s
+
+
+def _reader_for(listener: Listener) -> RequestReader:
+    return RequestReader(listener.limits, listener.bodies, listener.body_limit)
 
 
 def _where(error: BaseException) -> str:

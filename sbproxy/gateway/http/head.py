@@ -23,6 +23,8 @@ _MINORS = {b"HTTP/1.1": 1, b"HTTP/1.0": 0}
 _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _TARGET = re.compile(rb"/[!-~]*")
 _HOST = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~!$&'()*+,;=%\-]*)(?::[0-9]*)?")
+# Of these a second value would be another opinion about what the request is.
+_ONCE = (b"Host", b"Content-Length", b"Transfer-Encoding", b"Expect", b"Content-Type", b"Content-Encoding")
 _LENGTH_DIGITS = 18
 _LINES_KEPT = 256
 _LINE_BYTES_KEPT = 256
@@ -81,7 +83,7 @@ class WireRequest(Request):
             if not length.isdigit():
                 return malformed("The request's Content-Length is not a number.")
             if len(length) > _LENGTH_DIGITS:
-                return refusal.BODY_TOO_LARGE
+                return refusal.LENGTH_TOO_LARGE
             self.length = int(length)
         if b"connection" in fields:
             self._note_connection()
@@ -137,7 +139,7 @@ class WireRequest(Request):
 
     def _find_repeated(self) -> Refusal | None:
         seen = [name for name, _ in self.headers]
-        for name in (b"Host", b"Content-Length", b"Transfer-Encoding", b"Expect"):
+        for name in _ONCE:
             if seen.count(name.lower()) > 1:
                 return malformed(f"The request has more than one {name.decode()} header field.")
         return None
@@ -172,9 +174,7 @@ class HeadMemory:
         if last is not None and raw.startswith(self._before) and raw.endswith(self._after):
             digits = raw[len(self._before) : -len(self._after)]
             if digits.isdigit() and len(digits) <= _LENGTH_DIGITS:
-                length = int(digits)
-                if length <= self._limits.body_bytes:
-                    return last.again(length)
+                return last.again(int(digits))
         return self._read_new(raw)
 
     def _read_new(self, raw: bytes) -> WireRequest | Refusal:
@@ -205,10 +205,8 @@ def read_head(raw: bytes, limits: ServerLimits) -> WireRequest | Refusal:
         rejected = _judge(raw)
         fields = split_fields(lines, sound=rejected is None)
     request = WireRequest(line, fields)
-    fault = request.frame() or rejected  # which of two lengths is too many is better told here than by the parser
-    if request.length > limits.body_bytes:
-        fault = fault or refusal.BODY_TOO_LARGE
-    return fault or request
+    # Which of two lengths is too many is better told here than by the parser.
+    return request.frame() or rejected or request
 
 
 def _judge(raw: bytes) -> Refusal | None:

@@ -7,7 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """Bounds of one listener; an origin's own lower body limit is the pipeline's (contracts section 5).
+    """Bounds of one listener.
+
+    ``body_bytes`` is for hosts whose origin does not say (contracts section 5). ``bodies_bytes`` bounds the bodies of
+    all requests together, those that are being answered included; bodies below ``small_body_bytes`` are not counted:
+    their bound is the number of connections.
 
     ``body_timeout_s`` is granted once and then topped up by one second for each ``body_bytes_per_s`` received, so that
     a large upload may take long but a trickle may not. ``write_timeout_s`` is the longest time in which a client that
@@ -18,6 +22,8 @@ class ServerLimits:
     header_count: int = 100
     target_bytes: int = 8 * 1024
     body_bytes: int = 64 * 1024 * 1024
+    bodies_bytes: int = 512 * 1024 * 1024
+    small_body_bytes: int = 4 * 1024
     read_ahead_bytes: int = 64 * 1024
     write_buffer_bytes: int = 64 * 1024
     connections: int = 10_000

@@ -11,22 +11,34 @@ import ssl
 from time import perf_counter
 
 from sbproxy.gateway.exchange import Handler
+from sbproxy.gateway.http.body_budget import BodyBudget
 from sbproxy.gateway.http.connection import ServerConnection
 from sbproxy.gateway.http.fields import StatusLines
 from sbproxy.gateway.http.limits import ServerLimits
+from sbproxy.gateway.http.reader import BodyLimit
 
 _BACKLOG = 1024
 _SETTLE_S = 5.0
 
 
 class HttpServer:
-    """HTTP/1.1 on asyncio. ``handler`` runs once a request, in a task that is cancelled when the client leaves."""
+    """HTTP/1.1 on asyncio. ``handler`` runs once a request, in a task that is cancelled when the client leaves.
+
+    ``body_limit`` gives the largest body for a host before that body is read; without it ``limits.body_bytes`` is.
+    """
 
     def __init__(
-        self, handler: Handler, limits: ServerLimits | None = None, *, tls: ssl.SSLContext | None = None
+        self,
+        handler: Handler,
+        limits: ServerLimits | None = None,
+        *,
+        tls: ssl.SSLContext | None = None,
+        body_limit: BodyLimit | None = None,
     ) -> None:
         self.handler = handler
         self.limits = limits or ServerLimits()
+        self.bodies = BodyBudget(self.limits.bodies_bytes)
+        self.body_limit = body_limit or (lambda host: self.limits.body_bytes)
         self.status_lines = StatusLines()
         self.draining = False
         self.loop: asyncio.AbstractEventLoop

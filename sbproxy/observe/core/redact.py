@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from urllib.parse import unquote_plus
 
 MASK = "[REDACTED]"
 MIN_SECRET = 4
@@ -15,6 +16,25 @@ _HEADERS = re.compile(
     r"(?i)(\b(?:proxy-authorization|authorization|set-cookie|cookie|x-api-key|x-csrf-token)['\"]?\s*[:=]\s*)"
     r"(?!\s*\[REDACTED\])(['\"]?)[^'\"\r\n,}]+"
 )
+# Parts of the names of query parameters: presigned addresses (sig, X-Amz-Signature, credential), OAuth (code), keys.
+_SECRET_WORDS = ("auth", "code", "cred", "jwt", "key", "pass", "pwd", "secret", "session", "sig", "token")
+_PARAMETERS = re.compile(r"(?<![^?&;])([^=&;]+)=([^&;]*)")
+_PARAMETERS_IN_TEXT = re.compile(r"(?<=[?&])([^=&?#\s'\"<>]+)=([^&#\s'\"<>]+)")
+
+
+def names_secret(parameter: str) -> bool:
+    """Whether a query parameter of this name, percent-encoded or not, holds a secret. A wrong yes costs little."""
+    name = unquote_plus(parameter).lower()
+    return any(word in name for word in _SECRET_WORDS)
+
+
+def redact_query(query: str) -> str:
+    """A query without its ``?``: every value masked whose parameter names a secret; all else as it was."""
+    return _PARAMETERS.sub(_masked, query)
+
+
+def _masked(parameter: re.Match[str]) -> str:
+    return f"{parameter[1]}={MASK}" if names_secret(parameter[1]) else parameter[0]
 
 
 class Redactor:
@@ -44,5 +64,6 @@ class Redactor:
     def redact(self, text: str) -> str:
         if self._known is not None:
             text = self._known.sub(MASK, text)
+        text = _PARAMETERS_IN_TEXT.sub(_masked, text)
         text = _HEADERS.sub(rf"\1\2{MASK}", text)
         return _SCHEMES.sub(rf"\1\2{MASK}", text)
