@@ -211,14 +211,19 @@ def test_a_setting_that_the_engine_lacks_is_said_at_load(path: Path) -> None:
         "      a: {model: smollm2-135m-instruct, swap_space_gib: 2, chunked_prefill: {max_batched_tokens: 64}}\n"
         "      b: {model: qwen2.5-0.5b-instruct, variant: bf16, engine: mistralrs, cpu_offload_gib: 1}\n",
     )
-    assert sorted(found) == [
-        (f"4: {D}.a.swap_space_gib: llama_cpp has no swap_space_gib; remove it, or use an engine that has it (vllm)"),
-        (
-            f"4: {D}.a.chunked_prefill: llama_cpp has no chunked_prefill; remove it, or use an engine that has it"
-            " (vllm, sglang)"
-        ),
-        (
-            f"5: {D}.b.cpu_offload_gib: mistralrs has no cpu_offload_gib; remove it, or use an engine that has it"
-            " (vllm, sglang)"
-        ),
-    ])
+    assert sorted(found) == sorted(
+        [
+            (
+                f"4: {D}.a.swap_space_gib: llama_cpp has no swap_space_gib; remove it, or use an engine that has it"
+                " (vllm)"
+            ),
+            (
+                f"4: {D}.a.chunked_prefill: llama_cpp has no chunked_prefill; remove it, or use an engine that has it"
+                " (vllm, sglang)"
+            ),
+            (
+                f"5: {D}.b.cpu_offload_gib: mistralrs has no cpu_offload_gib; remove it, or use an engine that has it"
+                " (vllm, sglang)"
+            ),
+        ]
+    )
