@@ -18,4 +18,6 @@ check:          ## the fast gates: format, lint, types, import contracts, unit t
 
 bench:          ## measurements; prints tables, asserts nothing
 	@scripts/bootstrap --dev
+	@.venv/bin/python benchmarks/admission.py
+	@.venv/bin/python benchmarks/deployment_map.py
 	@.venv/bin/python benchmarks/gateway.py

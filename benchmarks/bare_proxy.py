@@ -28,10 +28,13 @@ async def main(port: int, upstream_port: int) -> None:
                 exchange.respond(reply.status, _JSON, await reply.read(1 << 20))
                 return
             exchange.start(reply.status, _SSE)
-            async for piece in reply.chunks():
+
+            def take(piece: bytes) -> bool:
                 exchange.write(piece)
-                if exchange.paused:
-                    await exchange.drain()
+                return not exchange.paused
+
+            while await reply.pour(take):
+                await exchange.drain()
             exchange.finish()
         finally:
             reply.close()

@@ -80,11 +80,11 @@ class Invocation:
             raise typer.BadParameter(f"two configurations are named: {positional} and {self.config}")
         return positional or self.config
 
-    def required_config(self, positional: Path | None) -> Path:
+    def required_config(self, positional: Path | None, *, serving: bool = False) -> Path:
         """As :meth:`config_path`; ConfigNotNamed when there is none."""
         path = self.config_path(positional)
         if path is None:
-            raise ConfigNotNamed
+            raise ConfigNotNamed(serving)
         return path
 
 

@@ -25,7 +25,7 @@ def serve(
     SIGHUP reloads it, Ctrl-C and SIGTERM drain and stop it, a second signal stops it at once.
     """
     invocation = current(context)
-    chosen = invocation.required_config(path)
+    chosen = invocation.required_config(path, serving=True)
     _hint_at_commands(chosen)
     if invocation.check:
         from sbproxy_cli.validate import check

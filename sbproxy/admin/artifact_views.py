@@ -16,7 +16,7 @@ from sbproxy.api.artifacts import (
     VramNode,
     VramTotals,
 )
-from sbproxy.artifacts.core.model import GcReport
+from sbproxy.artifacts.core.model import ArtifactRecord, GcReport, distinct_bytes
 from sbproxy.devices.core.model import Device
 
 LOCAL_NODE = "local"
@@ -36,17 +36,20 @@ def gc_report(report: GcReport) -> GcAnswer:
 
 def cluster_artifacts(inventory: Inventory) -> ClusterArtifacts:
     """The same figures as ``GET /admin/model-host/files``, by node and by model."""
-    by_model: dict[str, int] = {}
+    by_model: dict[str, list[ArtifactRecord]] = {}
     for record in inventory.artifacts:
-        by_model[record.logical_model] = by_model.get(record.logical_model, 0) + record.total_size_bytes
+        by_model.setdefault(record.logical_model, []).append(record)
     node = NodeArtifacts(
         node_id=LOCAL_NODE,
-        total_bytes=sum(by_model.values()),
+        total_bytes=distinct_bytes(inventory.artifacts),
         artifact_count=len(inventory.artifacts),
         snapshot_age_ms=0,
     )
-    models = [ModelArtifacts(logical_model=name, total_bytes=size, node_count=1) for name, size in by_model.items()]
-    return ClusterArtifacts(nodes=[node], models=sorted(models, key=lambda each: each.logical_model), partial=False)
+    models = [
+        ModelArtifacts(logical_model=name, total_bytes=distinct_bytes(records), node_count=1)
+        for name, records in sorted(by_model.items())
+    ]
+    return ClusterArtifacts(nodes=[node], models=models, partial=False)
 
 
 def cluster_vram(devices: Sequence[Device], now: float) -> ClusterVram:

@@ -52,8 +52,7 @@ def without_folder(text: str, path: str | None) -> str:
 
 def too_large() -> web.Response:
     text = f"the request body is larger than {MAX_BODY} bytes"
-    body = {"error": text, "code": "request_body_too_large"}
-    response = reply_json(body, 413)
+    response = refuse(413, text, code="request_body_too_large")
     # The rest of the body is not read, so the connection cannot be used again.
     response.force_close()
     return response

@@ -24,6 +24,7 @@ from sbproxy.api.model_host import (
     Memory,
     Progress,
 )
+from sbproxy.artifacts.core.model import distinct_bytes
 from sbproxy.catalog.core.model import Catalog, CatalogModel, Variant
 from sbproxy.errors import SbproxyError
 from sbproxy.errors.modelhost import RevisionConflict, RuntimeCommitFailed
@@ -137,11 +138,11 @@ def refusal_fields(error: SbproxyError) -> dict[str, Any]:
 
 
 def files(inventory: Inventory, rows: Iterable[StatusRow]) -> FilesAnswer:
-    """``resident`` counts artifacts behind ready rows only (contracts section 19)."""
+    """``resident`` counts artifacts behind ready rows only (contracts section 19), the total each file once."""
     resident = {row.artifact_digest for row in rows if row.state == "ready"}
     return FilesAnswer(
         cache_root=inventory.cache_root,
-        total_bytes=sum(record.total_size_bytes for record in inventory.artifacts),
+        total_bytes=distinct_bytes(inventory.artifacts),
         artifacts=[
             CachedArtifact(
                 logical_model=record.logical_model,

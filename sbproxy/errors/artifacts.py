@@ -145,6 +145,16 @@ class PackageToolMissing(ArtifactError):
         return f"{self.executable} has no pip, which pypi: sources need; run: {self.executable} -m ensurepip --upgrade"
 
 
+_UNBLOCK = {
+    "configured": "take it out of the deployments first",
+    "pinned": "unpin its deployment first",
+    "resident": "stop the deployment that runs it first",
+    "leased": "another process runs or checks it; try again when that has ended",
+    "downloading": "wait for the pull or cancel it first",
+    "locked": "another process holds its lock; try again when that has ended",
+}
+
+
 @dataclass(eq=False)
 class RemovalBlocked(ArtifactError):
     """A protected artifact was asked to go. ``reason``: configured, resident, pinned, leased, locked, downloading."""
@@ -155,7 +165,8 @@ class RemovalBlocked(ArtifactError):
     reason: str
 
     def text(self) -> str:
-        return f"artifact {self.digest[:12]}… cannot be removed: it is {self.reason}"
+        step = _UNBLOCK.get(self.reason)
+        return f"artifact {self.digest[:12]}… cannot be removed: it is {self.reason}" + (f"; {step}" if step else "")
 
 
 @dataclass(eq=False)

@@ -14,15 +14,18 @@ class CliError(SbproxyError):
 
 @dataclass(eq=False)
 class ConfigNotNamed(CliError):
-    """A verb that needs a configuration got none."""
+    """A verb that needs a configuration got none. ``serving``: a daemon was to start, which `run` does without one."""
 
     code: ClassVar[str] = "config_not_named"
+    serving: bool = False
 
     def text(self) -> str:
-        return (
-            "no configuration is named; give a file (sbproxy serve sb.yml), set SB_CONFIG_FILE,"
-            " or start one model without a file: sbproxy run smollm2-135m-instruct"
-        )
+        if self.serving:
+            return (
+                "no configuration is named; give a file (sbproxy serve sb.yml), set SB_CONFIG_FILE,"
+                " or start one model without a file: sbproxy run smollm2-135m-instruct"
+            )
+        return "no configuration is named; give a file (-f sb.yml) or set SB_CONFIG_FILE"
 
 
 @dataclass(eq=False)

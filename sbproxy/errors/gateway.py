@@ -213,11 +213,12 @@ class UnsupportedByModel(RequestRefused):
 
 @dataclass(eq=False)
 class UnsupportedContent(RequestRefused):
-    """The model does not take this kind of input."""
+    """The model does not take this kind of input. ``param`` is the OpenAI path of it, where it is known."""
 
     code: ClassVar[str] = "unsupported_content"
     model: str
     kind: str
+    param: str | None = None
 
     def text(self) -> str:
         return f"the model {self.model!r} does not take {self.kind} input"

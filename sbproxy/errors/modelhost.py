@@ -104,7 +104,14 @@ class InsufficientMemory(ModelHostError):
     device: str
     detail: str = ""
     holders: tuple[str, ...] = ()
-    """What holds the memory and may not be displaced: deployments with what each of them has."""
+    """What holds the memory: deployments with what each of them has."""
+    retry_after_ms: int | None = None
+    """None where waiting alone cures nothing."""
+
+    @property
+    def may_retry(self) -> bool:
+        """Whether the same request can succeed later without an operator's help."""
+        return self.retry_after_ms is not None
 
     def text(self) -> str:
         tail = f"; {self.detail}" if self.detail else ""

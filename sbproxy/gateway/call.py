@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from sbproxy.gateway.core.request_body import Inference
 from sbproxy.gateway.core.surfaces import Surface
-from sbproxy.gateway.deadlines import Watch
 from sbproxy.gateway.exchange import Exchange
 from sbproxy.observe.core.record import RequestRecord
 
@@ -14,13 +13,13 @@ from sbproxy.observe.core.record import RequestRecord
 class Call:
     """``started`` once a streamed head is out (nothing can be replayed then), ``answered`` once the answer is whole.
 
-    ``model`` is the public name, ``path`` the API path without its ``/v1``. ``watch`` is the time-out of the whole
-    exchange; a stream that begins moves it by ``stretch_s``.
+    ``model`` is the public name, ``path`` the API path without its ``/v1``. A stream that begins may take
+    ``stretch_s`` longer than other answers.
     """
 
     __slots__ = (
         "answered", "clock", "exchange", "inference", "model", "path", "record", "request_id", "started", "stretch_s",
-        "surface", "watch",
+        "surface",
     )  # fmt: skip
 
     def __init__(self, exchange: Exchange, record: RequestRecord, request_id: str, clock: Callable[[], float]) -> None:
@@ -32,7 +31,6 @@ class Call:
         self.path = ""
         self.surface: Surface = "models"
         self.inference: Inference
-        self.watch: Watch | None = None
         self.stretch_s: float | None = None
         self.started = False
         self.answered = False

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from sbproxy.errors import SbproxyError
 from sbproxy.errors.gateway import UpstreamTimeout
 from sbproxy.gateway.call import Call
 from sbproxy.gateway.core.providers import HostedProvider
 from sbproxy.gateway.core.refusals import provider_refusal
 from sbproxy.gateway.core.request_body import body_for
-from sbproxy.gateway.deadlines import Deadlines
 from sbproxy.gateway.exchange import UpstreamClient, UpstreamResponse
 from sbproxy.gateway.relay import relay
 
@@ -23,9 +20,8 @@ STREAM_CEILING_S = 3600.0
 class HostedDispatch:
     """Dispatch to plain OpenAI-compatible endpoints."""
 
-    def __init__(self, client: UpstreamClient, deadlines: Deadlines) -> None:
+    def __init__(self, client: UpstreamClient) -> None:
         self._client = client
-        self._deadlines = deadlines
 
     async def run(self, call: Call, provider: HostedProvider) -> None:
         """Answer the call. Raises UpstreamError leaves and what the provider's answer stands for."""
@@ -38,19 +34,17 @@ class HostedDispatch:
             call.stretch_s = STREAM_CEILING_S
         model = provider.model_map.get(call.model, call.model)
         body = body_for(call.inference, model)
-        watch = call.watch = self._deadlines.begin(limit)
+        until = call.clock() + limit
         response: UpstreamResponse | None = None
         try:
+            path = provider.prefix + call.path
             response = await self._client.send(
-                provider.upstream, "POST", provider.prefix + call.path, provider.headers, body, timeout_s=None
+                provider.upstream, "POST", path, provider.headers, body, timeout_s=None, until=until
             )
             refused = await relay(call, response, provider.name)
-        except asyncio.CancelledError:
-            if watch.took():
-                raise UpstreamTimeout(provider.name, limit) from None
-            raise
+        except UpstreamTimeout:
+            raise UpstreamTimeout(provider.name, limit) from None
         finally:
-            self._deadlines.end(watch)
             if response is not None:
                 response.close()
         if refused is not None:

@@ -5,10 +5,11 @@ Header names are lower-case bytes everywhere on the inside.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+NEVER = float("inf")
 HeaderPairs = Sequence[tuple[bytes, bytes]]
 
 
@@ -117,8 +118,16 @@ class UpstreamResponse(Protocol):
         """The whole body; UpstreamBroken when it ends early, UpstreamTooLarge above ``limit`` bytes."""
         ...
 
-    def chunks(self) -> AsyncIterator[bytes]:
-        """Pieces as they come, reading from the socket only as fast as they are taken; UpstreamBroken on a cut."""
+    async def pour(self, into: Callable[[bytes], bool]) -> bool:
+        """Give every piece of the body to ``into`` the moment it comes, for as long as that returns True.
+
+        Returns True when ``into`` wants no more now (what comes meanwhile is kept, and the socket slowed down; pour
+        again to go on), False when the body is over. UpstreamBroken on a cut. ``into`` must neither block nor raise.
+        """
+        ...
+
+    def extend(self, seconds: float) -> None:
+        """Move the ``until`` that the request was sent with."""
         ...
 
     def close(self) -> None:
@@ -130,13 +139,22 @@ class UpstreamClient(Protocol):
     """Keep-alive connections to engines and providers."""
 
     async def send(
-        self, upstream: Upstream, method: str, path: str, headers: HeaderPairs, body: bytes, *, timeout_s: float | None
+        self,
+        upstream: Upstream,
+        method: str,
+        path: str,
+        headers: HeaderPairs,
+        body: bytes,
+        *,
+        timeout_s: float | None,
+        until: float = NEVER,
     ) -> UpstreamResponse:
         """Send one request and return when the answer's head is here.
 
         A connection that dies before any byte of the answer is retried once on a fresh one only when it was a reused
-        idle connection. ``timeout_s`` bounds the wait for the head and then every wait for more of the body. The client
-        writes ``host``, ``content-length`` and the hop-by-hop headers itself; giving one of them is a ValueError.
-        Raises UpstreamUnreachable, UpstreamTimeout or UpstreamBroken. Cancelling closes the connection.
+        idle connection. ``timeout_s`` bounds the wait for the head and then every wait for more of the body; ``until``
+        is the ``time.perf_counter()`` at which the whole answer must be here, however it comes. The client writes
+        ``host``, ``content-length`` and the hop-by-hop headers itself; giving one of them is a ValueError. Raises
+        UpstreamUnreachable, UpstreamTimeout or UpstreamBroken. Cancelling closes the connection.
         """
         ...

@@ -27,7 +27,6 @@ from sbproxy.gateway.core.providers import HostedProvider, ManagedProvider, Prov
 from sbproxy.gateway.core.request_body import check_media_type, read_inference
 from sbproxy.gateway.core.routes import OriginRoutes, RouteTable
 from sbproxy.gateway.core.surfaces import find_target, shown
-from sbproxy.gateway.deadlines import Deadlines
 from sbproxy.gateway.dispatch_hosted import HostedDispatch
 from sbproxy.gateway.dispatch_managed import ManagedDispatch
 from sbproxy.gateway.exchange import Exchange, Request, UpstreamClient
@@ -63,7 +62,7 @@ class Gateway:
         self._routes = routes
         self._managed = managed
         self._local = ManagedDispatch(managed, upstream)
-        self._hosted = HostedDispatch(upstream, Deadlines(clock))
+        self._hosted = HostedDispatch(upstream)
         self._sink = sink
         self._metrics_text = metrics_text
         self._clock = clock
@@ -86,9 +85,11 @@ class Gateway:
         origin = routes.origin_for(request.host)
         request_id = self._request_id(request)
         record = RequestRecord(
-            request_id, origin.host if origin is not None else "", request.method, request.path, request.client_ip,
-            bytes_in=len(request.body), config_revision=routes.revision,
-        )  # fmt: skip
+            request_id, origin.host if origin is not None else "", request.method, request.path, request.client_ip
+        )
+        # Not as keywords: a class that is called with those first builds a dict of them.
+        record.bytes_in = len(request.body)
+        record.config_revision = routes.revision
         call = Call(exchange, record, request_id, self._clock)
         try:
             provider = self._route(call, origin)

@@ -7,7 +7,6 @@ What becomes of bodies and events is decided in ``core``; who releases what afte
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import orjson
 
@@ -54,50 +53,72 @@ async def relay(call: Call, response: UpstreamResponse, source: str) -> tuple[in
 
 
 async def _relay_stream(call: Call, response: UpstreamResponse, source: str) -> tuple[int, bytes] | None:
-    rewriter = ChunkRewriter(call.model, keep_usage=call.inference.wants_usage)
-    pieces = response.chunks()
+    stream = _Stream(call, response)
+    rewriter = stream.rewriter
     call.record.streamed = True
     try:
-        await _relay_events(call, pieces, rewriter, source)
+        while await response.pour(stream.take) and not stream.over:
+            await call.exchange.drain()
     finally:
         _note_usage(call, rewriter)
+    if stream.too_large:
+        raise UpstreamTooLarge(source, EVENT_LIMIT_BYTES)
     if rewriter.failure is not None:
         return event_status(rewriter.failure), orjson.dumps(rewriter.failure)
+    if not rewriter.done:
+        raise UpstreamBroken(source, "the stream ended without its final event")
     call.exchange.finish()
     call.answered = True
     # What is left is the end of the body; reading it keeps the connection good for the next request.
     try:
         async with asyncio.timeout(_TAIL_S):
-            async for _ in pieces:
-                pass
+            await response.pour(lambda _: True)
     except (TimeoutError, UpstreamError):
         pass
     return None
 
 
-async def _relay_events(call: Call, pieces: AsyncIterator[bytes], rewriter: ChunkRewriter, source: str) -> None:
-    """Until the final event, or until the rewriter holds a failure."""
-    exchange = call.exchange
-    reader = SseReader(EVENT_LIMIT_BYTES)
-    feed, rewrite = reader.feed, rewriter.rewrite
-    async for piece in pieces:
+class _Stream:
+    """Takes an event stream apart and writes it to the client. ``over``: it wants no more, ever."""
+
+    __slots__ = ("_call", "_exchange", "_feed", "_response", "over", "rewriter", "too_large")
+
+    def __init__(self, call: Call, response: UpstreamResponse) -> None:
+        self.rewriter = ChunkRewriter(call.model, keep_usage=call.inference.wants_usage)
+        self.over = False
+        self.too_large = False
+        self._call = call
+        self._exchange = call.exchange
+        self._response = response
+        self._feed = SseReader(EVENT_LIMIT_BYTES).feed
+
+    def take(self, piece: bytes) -> bool:
+        """Relay what is whole now; False when no more is wanted, for now or ever."""
+        rewriter = self.rewriter
         try:
-            events = feed(piece)
+            events = self._feed(piece)
         except EventTooLarge:
-            raise UpstreamTooLarge(source, EVENT_LIMIT_BYTES) from None
-        if len(events) == 1:
-            out = rewrite(events[0])
-        else:
-            out = _rewrite_all(events, rewriter)
-        if out and (call.started or rewriter.failure is None):
-            if not call.started:
-                _start(call)
+            self.too_large = self.over = True
+            return False
+        out = rewriter.rewrite(events[0]) if len(events) == 1 else _rewrite_all(events, rewriter)
+        exchange = self._exchange
+        if out and (self._call.started or rewriter.failure is None):
+            if not self._call.started:
+                self._start()
             exchange.write(out)
-            if exchange.paused:
-                await exchange.drain()
         if rewriter.done or rewriter.failure is not None:
-            return
-    raise UpstreamBroken(source, "the stream ended without its final event")
+            self.over = True
+            return False
+        return not exchange.paused
+
+    def _start(self) -> None:
+        call = self._call
+        call.exchange.start(200, answer_headers(call, EVENTS))
+        call.started = True
+        call.record.status = 200
+        call.record.ttft_ms = call.elapsed_ms()
+        if call.stretch_s is not None:
+            self._response.extend(call.stretch_s)
 
 
 def _rewrite_all(events: list[bytes], rewriter: ChunkRewriter) -> bytes:
@@ -107,15 +128,6 @@ def _rewrite_all(events: list[bytes], rewriter: ChunkRewriter) -> bytes:
         if rewriter.done or rewriter.failure is not None:
             break
     return out
-
-
-def _start(call: Call) -> None:
-    call.exchange.start(200, answer_headers(call, EVENTS))
-    call.started = True
-    call.record.status = 200
-    call.record.ttft_ms = call.elapsed_ms()
-    if call.watch is not None and call.stretch_s is not None:
-        call.watch.at += call.stretch_s
 
 
 def _note_usage(call: Call, rewriter: ChunkRewriter) -> None:

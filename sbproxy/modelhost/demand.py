@@ -10,7 +10,7 @@ from sbproxy.engines.core.model import LaunchSpec
 from sbproxy.modelhost.core.gguf import ModelShape
 from sbproxy.modelhost.core.memory_fit import Demand, classify, context_tokens, weight_bytes
 from sbproxy.modelhost.core.placement import Option, Policy
-from sbproxy.modelhost.residency import Holder
+from sbproxy.modelhost.ledger import Holder
 
 
 def demand_of(artifact: ResolvedArtifact, config: DeploymentConfig, shape: ModelShape | None) -> Demand:

@@ -15,7 +15,7 @@ from sbproxy.modelhost.core import events
 from sbproxy.modelhost.core.admission import AdmissionQueue
 from sbproxy.modelhost.core.events import StartCause, StopCause
 from sbproxy.modelhost.core.jobs import JobId
-from sbproxy.modelhost.core.residency import Standing
+from sbproxy.modelhost.core.residency import Standing, Urgency
 from sbproxy.modelhost.core.status import AdmissionReason, Availability, Priority, ReplicaState
 from sbproxy.modelhost.drain import Drain
 from sbproxy.modelhost.gate import Gate, HostPermit, Patience
@@ -49,7 +49,8 @@ class Deployment:
         self.services = services
         self.suspended = False
         """True while a reload holds this generation down: requests are told that it drains."""
-        patience = Patience(config.queue_timeout_ms / 1000, services.timings.readiness_s)
+        queue_s = config.queue_timeout_ms / 1000
+        patience = Patience(queue_s, max(queue_s, services.timings.readiness_s))
         self._patience = patience
         self.gate = Gate(
             self.id,
@@ -180,6 +181,7 @@ class Deployment:
             error = await outcome
         finally:
             self._starters.discard(outcome)
+            self.services.residency.standing_changed()
         if error is not None:
             raise error
 
@@ -240,13 +242,25 @@ class Deployment:
 
     @property
     def standing(self) -> Standing:
-        states = [state for state in self._states if state in ("preparing", "ready", "draining")]
-        if "draining" in states and "ready" not in states and "preparing" not in states:
+        """Of the replicas that hold something. One that waits for room does not protect what the others have: two
+        deployments would wait for each other for ever."""
+        ledger = self.services.ledger
+        holding = [each for each in self.replicas if ledger.held_by((self.id, self.generation, each.index))]
+        states = {each.machine.state for each in holding}
+        if states == {"draining"}:
             return "leaving"
         if self.config.pinned:
             return "fixed"
-        busy = self.gate.busy or bool(self._starters) or any(state != "ready" for state in states)
-        return "busy" if busy else "idle"
+        starting = bool(self._starters) and len(holding) == len(self.replicas)
+        return "busy" if self.gate.busy or starting or states != {"ready"} else "idle"
+
+    @property
+    def urgency(self) -> Urgency:
+        if self._starters or self._for_operator or self.config.pinned:
+            return "due"
+        if self.services.ledger.holds((self.id, self.generation)):
+            return "spare"
+        return "due" if self.gate.waiting else "unwanted"
 
     @property
     def last_used(self) -> float:
@@ -269,6 +283,8 @@ class Deployment:
         if self.ready == len(self.replicas):
             self._settle_starters(None)
         self._watch_idleness()
+        if self.ready == len(self.replicas):
+            self._for_operator = False
         self.services.residency.standing_changed()
 
     def replica_refuses(self, replica: Replica, reason: AdmissionReason, error: SbproxyError | None) -> None:
@@ -301,19 +317,24 @@ class Deployment:
             self.gate.reject(lambda: error)
 
     def room_wanted(self, replica: Replica) -> None:
-        """While room is waited for, callers wait as long as for a place; while the engine starts, as for a start."""
-        if self.gate.is_open:
-            return
-        cause = replica.waits_for_room
-        self.gate.bound(self._patience.queue_s if cause else self._patience.cold_s, cause)
+        """While room is waited for, callers wait as long as for a place; once an engine starts, as for a start. What
+        nobody waits for any more gives up instead."""
+        if replica.waits_for_room is not None and self.urgency == "unwanted":
+            replica.feed(events.DrainRequested("abandoned"))
+        elif not self.gate.is_open:
+            starts = self.services.ledger.holds((self.id, self.generation))
+            cause = None if starts else replica.waits_for_room
+            self.gate.bound(self._patience.queue_s if cause else self._patience.cold_s, cause)
 
     def _forsaken(self) -> None:
         """Nobody waits any more: what has no room yet is not started. A start at work goes on (field report 12)."""
-        if self.gate.is_open or self._starters or self._for_operator:
-            return
-        for replica in self.replicas:
-            if replica.waits_for_room is not None:
-                replica.feed(events.DrainRequested("abandoned"))
+        if self.gate.is_open:
+            if not self.gate.busy:
+                self._gate_idle()
+        elif not (self._starters or self._for_operator or self.config.pinned):
+            for replica in self.replicas:
+                if replica.waits_for_room is not None:
+                    replica.feed(events.DrainRequested("abandoned"))
 
     # --- inside -------------------------------------------------------------------------------------------------------
 

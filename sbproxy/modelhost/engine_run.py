@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 from sbproxy.artifacts.core.model import PullIntent, Snapshot
 from sbproxy.catalog.core.model import ResolvedArtifact
 from sbproxy.config.core.model_host import DeploymentConfig
-from sbproxy.devices.core.model import Machine
+from sbproxy.devices.core.model import DeviceKind, Machine
 from sbproxy.engines.core.model import EngineBinary, ExitKind, ExitVerdict, LaunchSpec
 from sbproxy.engines.driver import EngineDriver, EngineProcess
 from sbproxy.errors.artifacts import ArtifactError
@@ -31,12 +31,14 @@ from sbproxy.modelhost.core.events import (
     PreparationFailed,
 )
 from sbproxy.modelhost.core.gguf import ModelShape
-from sbproxy.modelhost.core.placement import Option, kernel_gap, kinds, options, shortfall, spills
+from sbproxy.modelhost.core.memory_fit import Demand
+from sbproxy.modelhost.core.placement import Option, Policy, kernel_gap, kinds, options, shortfall, spills
 from sbproxy.modelhost.core.residency import Claim
 from sbproxy.modelhost.demand import demand_of, described, launch_spec, no_device, policy_of
 from sbproxy.modelhost.health_watch import HealthWatch
+from sbproxy.modelhost.ledger import Resident
 from sbproxy.modelhost.model_shape import shape_of
-from sbproxy.modelhost.residency import Resident
+from sbproxy.modelhost.residency import Wish
 from sbproxy.modelhost.services import Services
 
 log = logging.getLogger(__name__)
@@ -219,9 +221,7 @@ class EngineRun:
                 continue
             found = options(machine, kind, demand, policy, taken)
             if not found:
-                config = self._config
-                short = shortfall(machine, kind, config.replicas, config.tensor_parallel or 1, taken)
-                refused = EngineIncompatible(self._artifact.engine, short or f"no {kind} devices are alike enough")
+                refused = self._none_left(machine, kind, taken)
                 continue
             try:
                 spec = launch_spec(self._holder, self._config, snapshot, self._artifact, demand, found[0])
@@ -229,11 +229,38 @@ class EngineRun:
             except EngineIncompatible as error:
                 refused = error
                 continue
-            claim = Claim(self._holder[:2], found, spills(machine, kind, demand, policy, taken))
-            place = services.residency.place(self._holder, claim, self._owner, described(demand), self._waits)
-            option = await self._unless_stopped(place)
+            option = await self._unless_stopped(services.residency.place(self._wish(kind, demand, policy)))
             return option, launch_spec(self._holder, self._config, snapshot, self._artifact, demand, option)
         raise refused or EngineIncompatible(self._artifact.engine, no_device(policy))
+
+    def _wish(self, kind: DeviceKind, demand: Demand, policy: Policy) -> Wish:
+        """For residency, which asks again what is possible each time it looks at the machine."""
+        owner = self._holder[:2]
+
+        def claim(machine: Machine) -> Claim:
+            taken = self._services.ledger.devices_of(owner)
+            found = options(machine, kind, demand, policy, taken)
+            if not found:
+                raise self._none_left(machine, kind, taken)
+            # Told to stop, it is out of the queue in a few turns of the loop: nobody may leave for it meanwhile.
+            urgency = "unwanted" if self._stop.is_set() else self._owner.urgency
+            return Claim(owner, found, spills(machine, kind, demand, policy, taken), urgency)
+
+        patience_ms = self._config.queue_timeout_ms
+        return Wish(
+            self._holder,
+            self._owner,
+            claim,
+            described(demand),
+            self._waits,
+            max(self._services.timings.readiness_s, patience_ms / 1000),
+            patience_ms,
+        )
+
+    def _none_left(self, machine: Machine, kind: DeviceKind, taken: frozenset[int]) -> EngineIncompatible:
+        config = self._config
+        short = shortfall(machine, kind, config.replicas, config.tensor_parallel or 1, taken)
+        return EngineIncompatible(self._artifact.engine, short or f"no {kind} devices are alike enough")
 
     async def _watch(self, process: EngineProcess, started: float) -> Event:
         """Readiness raced against exit and stop; what follows is ``_until_over``."""
@@ -245,6 +272,7 @@ class EngineRun:
         except EngineLaunchFailed as error:
             return await self._failed_start(process, error)
         ready_at = loop.time()
+        self._services.ledger.loaded(self._holder)
         self.pid = process.pid
         self._launched("ready", ready_at - started)
         log.info(

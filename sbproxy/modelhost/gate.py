@@ -65,7 +65,7 @@ class HostPermit:
 @dataclass(frozen=True, slots=True)
 class Patience:
     """How long callers wait, in seconds: ``queue_s`` for a place on a ready engine or for room on the machine,
-    ``cold_s`` while an engine starts (never less than ``queue_s``)."""
+    ``cold_s`` while no engine is open and one starts (not less than ``queue_s``)."""
 
     queue_s: float
     cold_s: float
@@ -99,7 +99,7 @@ class Gate:
         self.idle_since: float | None = None
         self._queue = queue
         self._patience = patience
-        self._bound_s = max(patience.cold_s, patience.queue_s)
+        self._bound_s = patience.cold_s
         self._cause: Callable[[], str] | None = None
         self._on_idle = on_idle
         self._on_forsaken = on_forsaken
@@ -154,13 +154,16 @@ class Gate:
             self._forget(ticket)
 
     def open(self, endpoint: Endpoint, suspect: Callable[[str], None], idle: Callable[[], None]) -> Place:
-        """An engine is ready: grant what may run, and start the queue clock of the rest."""
+        """An engine is ready: grant what may run, and start the queue clock of the rest.
+
+        The first one is as good as just used; one more leaves the others' time of the last use alone.
+        """
         seat, granted = self._queue.open_seat()
         place = self._places[seat] = Place(seat, endpoint, suspect, idle)
         self._settle(granted)
         self.bound(self._patience.queue_s)
-        if not self.busy:
-            self._rest()
+        if len(self._places) == 1:
+            self.idle_since = self._time()
         return place
 
     def bound(self, seconds: float, cause: Callable[[], str] | None = None) -> None:
@@ -183,13 +186,17 @@ class Gate:
 
     def close(self, place: Place) -> None:
         """Admit nobody more there; issued permits stay good."""
+        was_open = self.is_open
         self._queue.close_seat(place.seat)
+        self._closed(was_open)
 
     def remove(self, place: Place) -> None:
         """The engine is gone: its permits count no more and their release does nothing."""
+        was_open = self.is_open
         place.gone = True
         self._queue.remove_seat(place.seat)
         self._places.pop(place.seat, None)
+        self._closed(was_open)
 
     def hold(self) -> None:
         """Serve who is due, and park newcomers."""
@@ -208,6 +215,11 @@ class Gate:
             if not future.done():
                 future.set_exception(refusal())
         return len(refused)
+
+    def _closed(self, was_open: bool) -> None:
+        """Who waits or comes while no engine is open waits for a start."""
+        if was_open and not self.is_open:
+            self.bound(self._patience.cold_s)
 
     def _rest(self) -> None:
         self.idle_since = self._time()
@@ -237,16 +249,16 @@ class Gate:
             self._on_forsaken()
 
     def _full(self) -> AdmissionRejected:
-        detail = f"{self._queue.active} active and {self._queue.waiting} waiting are the limits"
-        return self._rejection("queue_full", detail)
+        return self._rejection("queue_full", f"{self._queue.active} active and {self._queue.waiting} waiting")
 
     def _late(self, ticket: int) -> AdmissionRejected:
         waited = f"no place became free within {self._bound_s:g} s"
         position = self._queue.position(ticket)
-        detail = f"{waited}, {position} of {self._queue.waiting} in the queue" if position else waited
-        if self._cause is not None:
-            detail = f"{detail}; {self._cause()}"
-        return self._rejection("queue_timeout", detail)
+        return self._rejection(
+            "queue_timeout", f"{waited}, {position} of {self._queue.waiting} in the queue" if position else waited
+        )
 
     def _rejection(self, reason: Literal["queue_full", "queue_timeout"], detail: str) -> AdmissionRejected:
+        if self._cause is not None:
+            detail = f"{detail}; {self._cause()}"
         return AdmissionRejected(self.deployment, reason, detail, retry_after_ms=int(self._patience.queue_s * 1000))

@@ -25,10 +25,11 @@ from sbproxy.modelhost.deployment import Deployment, Superseded
 from sbproxy.modelhost.engine_supply import EngineSupply
 from sbproxy.modelhost.gate import HostPermit
 from sbproxy.modelhost.job_desk import Job, JobDesk
+from sbproxy.modelhost.ledger import ReservationLedger
 from sbproxy.modelhost.ports import ArtifactStore, DeviceInventory, EngineDrivers, HostMetrics, JobStore
 from sbproxy.modelhost.pulls import PullDesk
 from sbproxy.modelhost.reload import Prepared
-from sbproxy.modelhost.residency import ReservationLedger, Residency
+from sbproxy.modelhost.residency import Residency
 from sbproxy.modelhost.roster import Roster
 from sbproxy.modelhost.services import Services, Timings, house_of
 from sbproxy.modelhost.status_rows import measure, status_row

@@ -100,6 +100,6 @@ class JobWriter:
 
 
 def _log_defect(written: Future[None]) -> None:
-    """Most writes are awaited by nobody."""
-    if (defect := written.exception()) is not None:
+    """Most writes are awaited by nobody. A cancelled one has a successor: its opener left, and the job tells so."""
+    if not written.cancelled() and (defect := written.exception()) is not None:
         log.error("writing a job broke", exc_info=defect)

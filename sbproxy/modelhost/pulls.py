@@ -126,7 +126,9 @@ class PullDesk:
 
     def _done(self, job: Job, snapshot: Snapshot, subject: str, seconds: float) -> None:
         total = snapshot.verified_bytes
-        self.metrics.downloaded(snapshot.fetched_bytes, seconds, failed=False)
+        if snapshot.fetched_bytes:
+            # Found in the cache, or copied from another program's: no download, and no time of one.
+            self.metrics.downloaded(snapshot.fetched_bytes, seconds, failed=False)
         log.info(
             "pull_finished artifact=%s bytes=%d fetched=%d seconds=%.1f job=%s",
             subject,

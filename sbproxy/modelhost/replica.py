@@ -23,7 +23,7 @@ from sbproxy.modelhost.drain import Drain
 from sbproxy.modelhost.engine_run import EngineRun
 from sbproxy.modelhost.gate import Gate, Place
 from sbproxy.modelhost.journal import Journal
-from sbproxy.modelhost.residency import Resident
+from sbproxy.modelhost.ledger import Resident
 from sbproxy.modelhost.services import Services
 
 log = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""The memory that engines of this host hold, and the queue of those that wait for some. Nothing is assigned twice.
+"""The queue of replicas that wait for memory: gives each its place, or makes room. Nothing is assigned twice.
 
 Decisions are ``core.residency``'s. Claims are served in the order of their arrival: a later one takes no device that
 an earlier one waits for. Everything happens on the event loop, so a decision and what it takes are one step.
@@ -7,13 +7,14 @@ an earlier one waits for. Everything happens on the event loop, so a decision an
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
-from collections.abc import Callable, Mapping
+import contextlib
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from sbproxy.devices.core.model import Machine
 from sbproxy.errors.modelhost import InsufficientMemory
+from sbproxy.errors.tree import SbproxyError
 from sbproxy.modelhost.background import Background
 from sbproxy.modelhost.core.memory_fit import amount
 from sbproxy.modelhost.core.placement import Option
@@ -23,162 +24,93 @@ from sbproxy.modelhost.core.residency import (
     Decision,
     Evict,
     Generation,
-    Holding,
     House,
     Place,
     Refused,
-    Standing,
-    decide,
+    Round,
+    free_bytes,
 )
-from sbproxy.modelhost.core.status import MemoryEstimate
+from sbproxy.modelhost.ledger import Holder, ReservationLedger, Resident
 from sbproxy.modelhost.ports import DeviceInventory, HostMetrics
+
+log = logging.getLogger(__name__)
 
 SETTLE_S = 3.0
 """How long a driver may take to give back the memory of a process that has ended."""
 _LOOK_AGAIN_S = 0.2
 
-Holder = tuple[str, int, int]
-"""Deployment, generation, replica."""
-
-
-class Resident(Protocol):
-    """A generation as the residency sees it. All of it is quick and happens on the event loop."""
-
-    @property
-    def standing(self) -> Standing: ...
-
-    @property
-    def last_used(self) -> float: ...
-
-    def evict(self) -> None:
-        """Close the doors at once, and leave."""
-        ...
-
-    def yield_room(self) -> None:
-        """Serve who is due and park newcomers, for somebody else needs the room."""
-        ...
-
-    def keep_room(self) -> None:
-        """Nobody needs the room any more."""
-        ...
-
 
 @dataclass(frozen=True, slots=True)
-class Reservation:
-    """What one replica holds: bytes by device index, and the estimate for one of its cards."""
+class Wish:
+    """What one replica asks for. ``claim`` says what it could do with on a machine as it is now, and may raise what
+    refuses it. ``waits`` is told why there is no place yet, and None once there is."""
 
-    taken: Mapping[int, int]
-    need: MemoryEstimate
-
-
-class ReservationLedger:
-    """Who holds what. ``changed`` is called after every release."""
-
-    def __init__(self) -> None:
-        self._held: dict[Holder, Reservation] = {}
-        self.residents: dict[Generation, Resident] = {}
-        self.changed: Callable[[], None] = lambda: None
-
-    def reserved_bytes(self, device_index: int, *, without: frozenset[Generation] = frozenset()) -> int:
-        return sum(held.taken.get(device_index, 0) for holder, held in self._held.items() if holder[:2] not in without)
-
-    def held_by(self, holder: Holder) -> MemoryEstimate | None:
-        reservation = self._held.get(holder)
-        return reservation.need if reservation else None
-
-    def held_bytes(self, owner: Generation) -> int:
-        """What all replicas of one generation hold, over all devices."""
-        return sum(sum(held.taken.values()) for holder, held in self._held.items() if holder[:2] == owner)
-
-    def devices_of(self, owner: Generation) -> frozenset[int]:
-        """Devices that the replicas of one generation hold, the CPU (-1) left out."""
-        return frozenset(
-            index for holder, held in self._held.items() if holder[:2] == owner for index in held.taken if index >= 0
-        )
-
-    def reserve(self, holder: Holder, option: Option, resident: Resident) -> None:
-        """Take what was decided on."""
-        self._held[holder] = Reservation(option.taken, option.need)
-        self.residents[holder[:2]] = resident
-
-    def release(self, holder: Holder) -> None:
-        """Give it back; nothing happens when nothing is held."""
-        if self._held.pop(holder, None) is None:
-            return
-        if not any(other[:2] == holder[:2] for other in self._held):
-            del self.residents[holder[:2]]
-        self.changed()
-
-    def holdings(self, asking: Generation) -> list[Holding]:
-        """Everything that is held, as ``asking`` sees it: its own deployment's engines never leave for it."""
-        sums: defaultdict[Generation, defaultdict[int, int]] = defaultdict(lambda: defaultdict(int))
-        for holder, held in self._held.items():
-            for index, size in held.taken.items():
-                sums[holder[:2]][index] += size
-        return [
-            Holding(
-                owner,
-                dict(taken),
-                "fixed" if owner[0] == asking[0] else self.residents[owner].standing,
-                self.residents[owner].last_used,
-            )
-            for owner, taken in sums.items()
-        ]
-
-    def __len__(self) -> int:
-        return len(self._held)
+    holder: Holder
+    resident: Resident
+    claim: Callable[[Machine], Claim]
+    detail: str
+    waits: Callable[[Callable[[], str] | None], None]
+    patience_s: float
+    retry_after_ms: int
+    """What a refusal advises that waiting may cure."""
 
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    holder: Holder
-    claim: Claim
-    resident: Resident
-    detail: str
+    wish: Wish
     placed: asyncio.Future[Option]
-    waits: Callable[[Callable[[], str] | None], None]
     decision: Decision | None = None
+    free_bytes: int = 0
+    """On the tightest device of what was decided, at that moment."""
+
+    expects: bool = False
+    """Somebody has left for it."""
+
+    @property
+    def has_place(self) -> bool:
+        return self.placed.done() and self.placed.exception() is None
 
 
 @dataclass(slots=True)
 class Residency:
-    """Gives replicas their place. ``machine`` is looked at in a worker thread before each round of decisions."""
+    """Gives replicas their place. The machine is looked at in a worker thread before each round of decisions."""
 
     ledger: ReservationLedger
     devices: DeviceInventory
     metrics: HostMetrics
     background: Background
+    house: House = field(default_factory=House)
     _queue: list[_Waiting] = field(default_factory=list)
     _yielding: dict[Generation, Resident] = field(default_factory=dict)
     _kicked: asyncio.Event = field(default_factory=asyncio.Event)
     _at_work: bool = False
     _released_at: float = float("-inf")
-    house: House = field(default_factory=House)
 
     def __post_init__(self) -> None:
         self.ledger.changed = self._released
 
-    async def place(
-        self,
-        holder: Holder,
-        claim: Claim,
-        resident: Resident,
-        detail: str,
-        waits: Callable[[Callable[[], str] | None], None],
-    ) -> Option:
-        """The place of one replica, reserved for it. Waits for room that others can make; ``waits`` is told why
-        before, and None after. Raises InsufficientMemory, with every term and what holds the memory, when nobody can.
+    def govern(self, house: House) -> None:
+        """New rules: who waits may have room by them."""
+        self.house = house
+        self.standing_changed()
+
+    async def place(self, wish: Wish) -> Option:
+        """The place of one replica, reserved for it. Waits at most ``patience_s`` for room that others can make. Raises
+        InsufficientMemory, with every term and what holds the memory, when nobody can or did in time, and what the
+        claim raises.
         """
-        loop = asyncio.get_running_loop()
-        waiting = _Waiting(holder, claim, resident, detail, loop.create_future(), waits)
+        waiting = _Waiting(wish, asyncio.get_running_loop().create_future())
         self._queue.append(waiting)
         self._kick()
         try:
-            return await waiting.placed
+            placed, _ = await asyncio.wait((waiting.placed,), timeout=wish.patience_s)
+            if not placed:
+                raise self._too_late(waiting)
+            return waiting.placed.result()
         except asyncio.CancelledError:
             # Placed in the same turn in which the run was told to end.
-            if waiting.placed.done() and not waiting.placed.cancelled() and waiting.placed.exception() is None:
-                self.ledger.release(holder)
+            if waiting.has_place:
+                self.ledger.release(wish.holder)
             raise
         finally:
             if waiting in self._queue:
@@ -186,14 +118,14 @@ class Residency:
             self._kick()
 
     def standing_changed(self) -> None:
-        """A generation became idle or ready: somebody may be waiting for that."""
+        """A generation became idle or ready, or may be displaced now: somebody may be waiting for that."""
         if self._queue or self._yielding:
             self._kick()
 
     def _released(self) -> None:
-        if self._queue:
-            self._released_at = asyncio.get_running_loop().time()
-            self._kick()
+        # Noted also while nobody waits: who comes next meets a driver that may be late.
+        self._released_at = asyncio.get_running_loop().time()
+        self.standing_changed()
 
     def _kick(self) -> None:
         self._kicked.set()
@@ -206,54 +138,68 @@ class Residency:
         try:
             while self._queue or self._yielding:
                 self._kicked.clear()
-                machine = await asyncio.to_thread(self.devices.probe) if self._queue else None
-                look_again = self._round(machine) if machine is not None else self._relent(frozenset())
-                try:
+                look_again = False
+                if self._queue:
+                    machine = await asyncio.to_thread(self.devices.probe)
+                    look_again = self._round(machine)
+                else:
+                    self._relent(set())
+                with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_LOOK_AGAIN_S if look_again else None):
                         if self._queue:
                             await self._kicked.wait()
-                except TimeoutError:
-                    continue
+        except Exception as error:  # the top of the task: nobody may wait for a round that never comes
+            log.exception("placement broke")
+            self._break(error)
         finally:
             self._at_work = False
 
+    def _break(self, error: Exception) -> None:
+        for waiting in self._queue:
+            if not waiting.placed.done():
+                waiting.placed.set_exception(error)
+        self._queue.clear()
+        self._relent(set())
+
     def _round(self, machine: Machine) -> bool:
-        """Decide for everybody who waits, in order; whether a driver may still be giving memory back."""
+        """Decide for everybody who waits, in order; whether to look again soon without being asked."""
         settling = asyncio.get_running_loop().time() - self._released_at < SETTLE_S
-        promised: frozenset[int] = frozenset()
-        count_promised = False
-        yielding: set[Generation] = set()
-        again = False
+        round_ = Round(self.house, settling)
         for waiting in list(self._queue):
             if waiting.placed.done():
                 continue
-            house = House(self.house.max_resident_models, self.house.evicts, promised, count_promised)
-            claim = _at_present(waiting.claim, machine)
-            decision = waiting.decision = decide(claim, self.ledger.holdings(claim.owner), house)
-            match decision:
-                case Place(option=option):
-                    self._give(waiting, option)
-                    continue
-                case Evict(option=option, victims=victims):
-                    for victim in victims:
-                        self.metrics.evicted("capacity")
-                        self.ledger.residents[victim].evict()
-                case Await(option=option, yielding=movable, for_count=for_count):
-                    yielding.update(movable)
-                    count_promised |= for_count
-                case Refused(option=option):
-                    if settling and decision.reason != "count":
-                        again = True
-                    else:
-                        self._refuse(waiting, decision)
-                        continue
-            promised |= frozenset(option.taken)
-            count_promised |= isinstance(decision, Evict)
-            waiting.waits(lambda waiting=waiting: self._why(waiting))  # type: ignore[misc]
-        self._relent(frozenset(yielding))
-        return again
+            try:
+                self._decide(waiting, machine, round_)
+            except SbproxyError as refusal:
+                self._queue.remove(waiting)
+                waiting.placed.set_exception(refusal)
+        self._relent(round_.yielding)
+        return round_.look_again
 
-    def _relent(self, wanted: frozenset[Generation]) -> bool:
+    def _decide(self, waiting: _Waiting, machine: Machine, round_: Round) -> None:
+        """Raises what refuses it."""
+        claim = waiting.wish.claim(machine)
+        holdings = self.ledger.holdings(claim.owner)
+        decision = round_.decide(claim, holdings, expects=waiting.expects)
+        waiting.free_bytes = min(free_bytes(device, holdings, frozenset()) for device in decision.option.devices)
+        match decision:
+            case Place(option=option):
+                self.ledger.reserve(waiting.wish.holder, option, waiting.wish.resident)
+                self._queue.remove(waiting)
+                waiting.wish.waits(None)
+                waiting.placed.set_result(option)
+                return
+            case Refused():
+                raise self._refusal(waiting, decision)
+            case Evict(victims=victims):
+                for victim in victims:
+                    self.metrics.evicted("capacity")
+                    self.ledger.residents[victim].evict()
+        waiting.decision = decision
+        waiting.expects |= isinstance(decision, Evict)
+        waiting.wish.waits(lambda: self._why(waiting))
+
+    def _relent(self, wanted: set[Generation]) -> None:
         """Let those go on that nobody waits for any more, and ask the others to make room."""
         for owner, resident in list(self._yielding.items()):
             if owner not in wanted:
@@ -262,63 +208,75 @@ class Residency:
         for owner in wanted - self._yielding.keys():
             resident = self._yielding[owner] = self.ledger.residents[owner]
             resident.yield_room()
-        return False
-
-    def _give(self, waiting: _Waiting, option: Option) -> None:
-        self.ledger.reserve(waiting.holder, option, waiting.resident)
-        self._queue.remove(waiting)
-        waiting.waits(None)
-        waiting.placed.set_result(option)
-
-    def _refuse(self, waiting: _Waiting, refused: Refused) -> None:
-        self._queue.remove(waiting)
-        waiting.placed.set_exception(self._refusal(waiting, refused))
 
     def _refusal(self, waiting: _Waiting, refused: Refused) -> InsufficientMemory:
-        option, need = refused.option, refused.option.need
-        notes = [waiting.detail] if waiting.detail else []
-        if option.floor_bytes > need.total_bytes:
-            notes.insert(0, f"the catalog asks for at least {option.floor_bytes >> 20} MiB")
+        notes: list[str] = []
+        if refused.option.floor_bytes > refused.option.need.total_bytes:
+            notes.append(f"the catalog asks for at least {refused.option.floor_bytes >> 20} MiB")
         if refused.reason == "count":
             notes.append(f"max_resident_models is {self.house.max_resident_models}")
+        # What is pinned stays for good; what a policy keeps may leave by itself.
+        passing = refused.reason != "too_large" and not self.house.evicts
+        return self._insufficient(waiting, refused, refused.holders, notes, passing=passing)
+
+    def _too_late(self, waiting: _Waiting) -> InsufficientMemory:
+        if waiting.decision is None:
+            raise TimeoutError("no decision about a place in time")
+        note = f"no room within {waiting.wish.patience_s:g} s, {self._place_in_queue(waiting)} that wait for it"
+        return self._insufficient(waiting, waiting.decision, self._holders(waiting), [note], passing=True)
+
+    def _insufficient(
+        self,
+        waiting: _Waiting,
+        decision: Decision,
+        holders: tuple[Generation, ...],
+        notes: list[str],
+        *,
+        passing: bool,
+    ) -> InsufficientMemory:
+        wish, option = waiting.wish, decision.option
+        need = option.need
         return InsufficientMemory(
-            deployment=waiting.holder[0],
+            deployment=wish.holder[0],
             weight_bytes=need.weight_bytes,
             kv_bytes=need.kv_bytes,
             runtime_overhead_bytes=need.runtime_overhead_bytes,
             safety_margin_bytes=need.safety_margin_bytes,
             total_bytes=need.total_bytes,
-            free_bytes=refused.free_bytes,
+            free_bytes=waiting.free_bytes,
             device=" + ".join(device.name for device in option.devices),
-            detail="; ".join(notes),
-            holders=tuple(self._told(owner) for owner in refused.holders),
+            detail="; ".join((*notes, wish.detail)),
+            holders=tuple(self._told(owner) for owner in holders if self.ledger.holds(owner)),
+            retry_after_ms=wish.retry_after_ms if passing else None,
         )
 
     def _why(self, waiting: _Waiting) -> str:
-        """For the caller whose patience ended before there was room."""
-        place = 1 + self._queue.index(waiting) if waiting in self._queue else 1
+        """For status, and for the caller whose patience ended before there was room."""
         decision = waiting.decision
-        owners: tuple[Generation, ...] = ()
-        if isinstance(decision, Await):
-            owners = (*decision.yielding, *decision.leaving)
-        elif isinstance(decision, Evict):
-            owners = decision.victims
-        need = waiting.claim.options[0].need
-        held = (
-            ", ".join(self._told(owner) for owner in owners if owner in self.ledger.residents) or "an engine that ends"
-        )
-        total = amount(need.total_bytes)
-        return f"it needs {total} and is {place} of {len(self._queue)} that wait for room, held by {held}"
+        total = amount(decision.option.need.total_bytes) if decision else "memory"
+        held = ", ".join(self._told(owner) for owner in self._holders(waiting))
+        text = f"it needs {total} and is {self._place_in_queue(waiting)} that wait for room"
+        return f"{text}, held by {held}" if held else text
+
+    def _place_in_queue(self, waiting: _Waiting) -> str:
+        place = 1 + self._queue.index(waiting) if waiting in self._queue else 1
+        return f"{place} of {max(place, len(self._queue))}"
+
+    def _holders(self, waiting: _Waiting) -> tuple[Generation, ...]:
+        """Whom it waits for; where that is nobody in particular, everybody on the devices that it wants."""
+        match waiting.decision:
+            case Await(yielding=yielding, leaving=leaving) if yielding or leaving:
+                named: tuple[Generation, ...] = (*yielding, *leaving)
+            case Evict(victims=victims):
+                named = victims
+            case Await(option=option):
+                wanted = {device.index for device, _ in option.pools}
+                named = tuple(
+                    each.owner for each in self.ledger.holdings(("", 0)) if wanted & each.bytes_by_device.keys()
+                )
+            case _:
+                named = ()
+        return tuple(owner for owner in named if self.ledger.holds(owner))
 
     def _told(self, owner: Generation) -> str:
         return f"{owner[0]} ({amount(self.ledger.held_bytes(owner))})"
-
-
-def _at_present(claim: Claim, machine: Machine) -> Claim:
-    """The same options with what the drivers call free now."""
-    now = {device.index: device for device in machine.devices}
-    return Claim(
-        claim.owner,
-        [option.at(now) for option in claim.options],
-        [option.at(now) for option in claim.last_resort],
-    )

@@ -79,7 +79,7 @@ class Roster:
             if self.deployments.get(name) is kept:
                 kept.adopt(services)
         self.catalog, self.services, self.deployments = catalog, services, deployments
-        services.residency.house = house_of(services.config)
+        services.residency.govern(house_of(services.config))
         self.revision += 1
         self.retiring.update(losing)
         for old in losing:

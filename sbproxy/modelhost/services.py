@@ -12,9 +12,10 @@ from sbproxy.modelhost.core.lifecycle import RestartPolicy
 from sbproxy.modelhost.core.residency import House
 from sbproxy.modelhost.engine_supply import EngineSupply
 from sbproxy.modelhost.job_desk import JobDesk
+from sbproxy.modelhost.ledger import ReservationLedger
 from sbproxy.modelhost.ports import ArtifactStore, DeviceInventory, EngineDrivers, HostMetrics
 from sbproxy.modelhost.pulls import PullDesk
-from sbproxy.modelhost.residency import ReservationLedger, Residency
+from sbproxy.modelhost.residency import Residency
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from sbproxy.modelhost.core.status import StatusRow
 from sbproxy.modelhost.deployment import Deployment
+from sbproxy.modelhost.ledger import ReservationLedger
 from sbproxy.modelhost.replica import Replica
-from sbproxy.modelhost.residency import ReservationLedger
 
 
 def status_row(

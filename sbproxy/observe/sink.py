@@ -15,11 +15,11 @@ class RequestObserver:
     """Called on the event loop for each request: a few microseconds, no I/O, nothing raised."""
 
     def __init__(self, log: RequestLog, metrics: Metrics, value: ValueLedger) -> None:
-        self._append = log.append
-        self._count = metrics.requests.finished
-        self._price = value.finished
+        self._log = log
+        self._totals = metrics.requests
+        self._value = value
 
     def finished(self, record: RequestRecord) -> None:
-        self._append(record)
-        self._count(record)
-        self._price(record)
+        self._log.append(record)
+        self._totals.finished(record)
+        self._value.finished(record)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from sbproxy.admin.ports import Inventory
 from sbproxy.api.artifacts import ClusterArtifacts, ClusterVram, GcAnswer, PullAccepted
 from sbproxy.devices.core.model import Device
 from sbproxy.errors import SbproxyError
@@ -164,6 +167,26 @@ async def test_the_cache_as_the_only_node_of_a_fleet() -> None:
         }
         assert ClusterArtifacts.model_validate(body).model_dump(mode="json") == body
         assert (await world.post("/admin/cluster/artifacts"))[0] == 405
+
+
+async def test_a_file_that_artifacts_share_counts_once() -> None:
+    async with admin_world() as world:
+        (record,) = world.host.files.artifacts
+        own = ("1" * 64, 8_000)
+        other = replace(
+            record, digest="b" * 64, variant_id="q8", total_size_bytes=491_408_032, blobs=(*record.blobs, own)
+        )
+        named = replace(record, digest="c" * 64, logical_model="copy")
+        world.host.files = Inventory("/var/lib/sbproxy/models", [record, other, named])
+        _, body = await world.get("/admin/cluster/artifacts")
+        assert body["nodes"][0]["total_bytes"] == 491_408_032
+        assert {each["logical_model"]: each["total_bytes"] for each in body["models"]} == {
+            "copy": 491_400_032,
+            "qwen2.5-0.5b-instruct": 491_408_032,
+        }
+        _, files = await world.get("/admin/model-host/files")
+        assert files["total_bytes"] == 491_408_032
+        assert [each["total_size_bytes"] for each in files["artifacts"]] == [491_400_032, 491_408_032, 491_400_032]
 
 
 async def test_memory_of_cards_and_none_of_the_cpu() -> None:

@@ -246,3 +246,9 @@ def test_a_fresh_plan_is_applied(served: Daemon, tmp_path: Path) -> None:
     ran = apply("-f", path, url=url(served), SB_ADMIN_USERNAME="nobody")
     assert ran.code == 4
     assert Path(f"{path}.applylock").exists()
+
+
+def test_a_misspelt_name_leaves_no_lock_behind(tmp_path: Path) -> None:
+    ran = apply("-f", tmp_path / "missing.yml")
+    assert (ran.code, ran.err) == (1, f"sbproxy apply: {tmp_path}/missing.yml: there is no such file\n")
+    assert list(tmp_path.iterdir()) == []

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from sbproxy_cli.checkup.strict import NAMES, CacheMount, Facts, strict_checks
+from sbproxy_cli.checkup.text import blocks
 from support.admin_world import ADMIN, admin_world, row
 from support.cli import Ran, sbproxy, spawn
 from support.daemon import tiny_catalog
@@ -129,6 +130,32 @@ def test_a_file_in_the_place_of_the_cache(tmp_path: Path) -> None:
     (mount,) = [each for each in report["strict_checks"] if each["check"] == "cache_mount"]
     assert mount["status"] == "fail"
     assert "is no folder" in mount["detail"]
+
+
+def test_the_fit_names_the_context_that_it_is_for(tmp_path: Path) -> None:
+    (entry,) = json.loads(doctor(tmp_path, "--format", "json").out)["serve_entries"]
+    assert entry["fit"]["detail"] == "context of 8192 tokens"
+    path = tmp_path / "sb.yml"
+    path.write_text(path.read_text().replace("instruct}", "instruct, max_context: 512}"))
+    (smaller,) = json.loads(sbproxy("doctor", str(path), "--format", "json").out)["serve_entries"]
+    assert smaller["fit"]["detail"] == "context of 512 tokens"
+    assert smaller["fit"]["estimated_vram_gib"] < entry["fit"]["estimated_vram_gib"]
+
+
+@pytest.mark.parametrize(
+    ("runtime", "answers", "line"),
+    [
+        (None, False, "  runtime none"),
+        ("podman", False, "  runtime podman"),
+        ("docker", True, "  runtime docker, its daemon answers"),
+        ("docker", False, "  runtime docker, its daemon does not answer"),
+    ],
+)
+def test_a_docker_without_its_daemon_is_told(tmp_path: Path, runtime: str | None, answers: bool, line: str) -> None:
+    report = json.loads(doctor(tmp_path, "--format", "json").out)
+    report |= {"container_runtime": runtime, "containers": {"daemon_reachable": answers}}
+    lines = blocks(report)
+    assert lines[lines.index("containers") + 1] == line
 
 
 def test_cuda_is_demanded_by_acceleration(tmp_path: Path) -> None:

@@ -78,7 +78,8 @@ def test_without_a_budget_there_is_no_report(config: Path) -> None:
     assert "gc" not in pull(config, "tiny-model")
 
 
-def test_remove_of_what_a_stored_map_configures_is_refused(config: Path, tmp_path: Path) -> None:
+def store_map(config: Path, tmp_path: Path) -> None:
+    """Hand the deployments to a store whose first revision holds tiny-model."""
     from sbproxy.modelhost.core.desired_document import RevisionDocument, parse_replacement
     from sbproxy.modelhost.desired_store import SqliteDesiredStore
 
@@ -90,10 +91,23 @@ def test_remove_of_what_a_stored_map_configures_is_refused(config: Path, tmp_pat
     config.write_text(
         config.read_text() + f"    authority: admin_managed\n    store_path: {tmp_path}/desired.sqlite3\n"
     )
+
+
+def test_a_pull_without_a_name_fetches_what_a_stored_map_configures(config: Path, tmp_path: Path) -> None:
+    unnamed = ("models", "pull", "-f", str(config), "--format", "json")
+    ran = sbproxy(*unnamed)
+    assert body(ran)["artifacts"] == []
+    assert "nothing is selected; the configuration has no deployments" in ran.err
+    store_map(config, tmp_path)
+    assert [each["model"] for each in body(sbproxy(*unnamed))["artifacts"]] == ["tiny-model"]
+
+
+def test_remove_of_what_a_stored_map_configures_is_refused(config: Path, tmp_path: Path) -> None:
+    store_map(config, tmp_path)
     pull(config, "tiny-model")
     ran = sbproxy("models", "remove", "tiny-model", "-f", str(config))
     assert ran.code == 2
-    assert "configured" in ran.err
+    assert "it is configured; take it out of the deployments first" in ran.err
     assert sbproxy("models", "remove", "other", "-f", str(config)).code == 0
 
 

@@ -87,8 +87,20 @@ async def test_a_failed_job_is_a_failed_command() -> None:
         world.jobs.moved(job(42, "failed", error="load failed (insufficient_capacity)", error_code="x"))
         ran = await ask(world, "load", "local-qwen")
     assert (ran.code, ran.out) == (2, "")
-    assert "insufficient_capacity" in ran.err
+    assert "load of local-qwen failed: load failed (insufficient_capacity)" in ran.err
     assert ulid(42) in ran.err
+
+
+async def test_a_failed_load_tells_the_cause_that_its_replica_knows() -> None:
+    async with admin_world() as world:
+        cause = "tiny:q4 is not in the cache and its pull policy is manual; run: sbproxy models pull tiny"
+        world.host.rows = [row(), row(replica=1, state="failed", reason_code="engine_unhealthy", last_error=cause)]
+        world.jobs.moved(job(42, "failed", error="load failed (manual_artifact_missing)", error_code="manual"))
+        ran = await ask(world, "load", "local-qwen")
+    assert ran.code == 2
+    assert ran.err.splitlines()[-1] == (
+        f"sbproxy models load: load of local-qwen failed: {cause} (manual) (job {ulid(42)})"
+    )
 
 
 async def test_stop_without_waiting_and_reset() -> None:

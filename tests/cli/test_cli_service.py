@@ -115,6 +115,13 @@ def test_install_as_json_and_again(systemd: Systemd) -> None:
     assert '"--name" "mine"' in systemd.unit.read_text()
 
 
+def test_a_dry_run_as_json_is_one_object(systemd: Systemd) -> None:
+    body = json.loads(systemd.run("install", MODEL, "--dry-run", "--format", "json").out)
+    assert (body["command"], body["dry_run"], body["unit"]) == ("service.install", True, str(systemd.unit))
+    assert body["text"] == systemd.run("install", MODEL, "--dry-run").out
+    assert not systemd.unit.exists()
+
+
 def test_a_refused_unit_is_taken_away_again(systemd: Systemd) -> None:
     systemd.answer(restart=[1, "", "Job for sbproxy.service failed.\nSee status."])
     ran = systemd.run("install", MODEL)

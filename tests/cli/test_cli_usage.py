@@ -79,6 +79,9 @@ def test_without_a_configuration() -> None:
     ran = sbproxy()
     assert ran.code == 2
     assert ran.err.startswith("sbproxy serve: no configuration is named")
+    assert "sbproxy run smollm2-135m-instruct" in ran.err
+    err = sbproxy("models", "lock").err
+    assert err == "sbproxy models lock: no configuration is named; give a file (-f sb.yml) or set SB_CONFIG_FILE\n"
 
 
 def test_a_misspelt_command_is_read_as_a_path_with_a_hint() -> None:

@@ -94,7 +94,7 @@ CASES = [
     (deployment("model: m", "max_concurrency: 0"), 6, f"{D}.max_concurrency", "must be at least 1"),
     (deployment("model: m", "queue_timeout_ms: 0"), 6, f"{D}.queue_timeout_ms", "must be at least 1"),
     (deployment("model: m", "replicas: 0"), 6, f"{D}.replicas", "must be at least 1"),
-    (deployment("model: m", "replicas: 2"), 6, f"{D}.replicas", "needs a variant, or heterogeneous_variants: true"),
+    (deployment("model: m", "replicas: 2"), 6, f"{D}.replicas", "needs a variant, the one that all of them run"),
     (deployment("model: m", "spread_by: [z, z]"), 6, f"{D}.spread_by[1]", "stands twice"),
     (deployment("model: m", "spread_by: [a b]"), 6, f"{D}.spread_by[0]", "a label is 1 to 128"),
     (deployment("model: m", "spread_by: [a,b,c,d,e,f,g,h,i]"), 6, f"{D}.spread_by", "at most 8 labels, found 9"),
@@ -343,7 +343,10 @@ def test_a_key_that_is_missing_hides_no_rule_of_its_block() -> None:
     assert reasons == [
         (f"{D}.model", "this key is required and missing"),
         (f"{D}.modle", "unknown key"),
-        (f"{D}.replicas", "more than one replica needs a variant, or heterogeneous_variants: true"),
+        (
+            f"{D}.replicas",
+            "more than one replica needs a variant, the one that all of them run; 'sbproxy models show' lists them",
+        ),
         (f"{D}.spread_by", "spreading replicas"),
     ]
 

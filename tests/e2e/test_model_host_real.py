@@ -49,7 +49,7 @@ origins:
         - {name: first, provider_type: managed_model, deployment: one, models: [one]}
 PROVIDERS
 """
-SECOND = "        - {name: second, provider_type: managed_model, deployment: two, models: [two]}"
+MORE = "        - {{name: {0}, provider_type: managed_model, deployment: {0}, models: [{0}]}}"
 
 VARIANT = """
       - id: {id}
@@ -86,7 +86,7 @@ def serving(folder: Path, deployments: dict[str, str], *, cache: str = "") -> It
         f"      {name}: {{model: smollm, max_context: 512, {more}}}" for name, more in deployments.items()
     )
     text = CONFIG.replace("ENGINE", str(real_binary(folder).program)).replace("DEPLOYMENTS", lines)
-    text = text.replace("PROVIDERS", SECOND if "two" in deployments else "")
+    text = text.replace("PROVIDERS", "\n".join(MORE.format(name) for name in deployments if name != "one"))
     text = text.replace("{CACHE}", f'{{directory: "{cache_root()}", {cache}}}')
     with daemon(folder, text) as handle:
         handle.start()
@@ -222,3 +222,38 @@ def test_a_crash_loop_holds_until_reset(tmp_path: Path) -> None:
         reset = served.ask("POST", "/admin/model-host/reset", {"deployment": "one"}, admin=True)
         assert reset.status == 200, reset.body
         assert "Paris" in text_of(ask(served, "one"))
+
+
+def test_everybody_is_served_within_a_round_of_loads_and_work(tmp_path: Path) -> None:
+    """Field report 26: three deployments, one slot, callers that ask again at once. Between a caller's question and
+    its answer every other deployment has its turn at most twice: the one that runs, and the one before ours."""
+    names, callers, questions = ("one", "two", "three"), 2, 3
+    shape = "max_concurrency: 2, queue_timeout_ms: 120000, variant: "
+    limits = {"one": shape + "q4_1", "two": shape + "q8_0", "three": shape + "q4_1"}
+    with serving(tmp_path, limits, cache="max_resident_models: 1") as served:
+        began = time.monotonic()
+        text_of(ask(served, "one"))
+        load_and_work_s = time.monotonic() - began
+        turns: list[str] = []
+        waited: list[tuple[float, int]] = []
+        writing = threading.Lock()
+
+        def caller(name: str) -> None:
+            for _ in range(questions):
+                with writing:
+                    began, before = time.monotonic(), len(turns)
+                assert text_of(ask(served, name))
+                with writing:
+                    if not turns or turns[-1] != name:
+                        turns.append(name)
+                    waited.append((time.monotonic() - began, len(turns) - before))
+
+        with ThreadPoolExecutor(len(names) * callers) as pool:
+            for done in [pool.submit(caller, name) for name in names for _ in range(callers)]:
+                done.result()
+        assert len(waited) == len(names) * callers * questions
+        assert max(passed for _, passed in waited) <= 2 * len(names), turns
+        work_of_a_turn = callers  # all of them may be due in it
+        assert max(seconds for seconds, _ in waited) <= 3 * len(names) * (load_and_work_s + 1) * work_of_a_turn
+        rows_now = [row for name in names for row in rows(served, name)]
+        assert sum(row["pid"] is not None for row in rows_now) == 1

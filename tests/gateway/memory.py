@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ from sbproxy.errors import SbproxyError
 from sbproxy.errors.gateway import UpstreamTooLarge
 from sbproxy.gateway.core.providers import ModelFacts
 from sbproxy.gateway.core.routes import RouteTable, compile_routes
-from sbproxy.gateway.exchange import HeaderPairs, Request, Upstream, UpstreamResponse
+from sbproxy.gateway.exchange import NEVER, HeaderPairs, Request, Upstream, UpstreamResponse
 from sbproxy.gateway.pipeline import Gateway
 from sbproxy.modelhost.core.status import Availability, Priority
 from sbproxy.observe.core.record import RequestRecord
@@ -103,26 +103,35 @@ class MemoryResponse:
         self.headers: HeaderPairs = ((b"content-type", kind), (b"server", b"llama.cpp"), *headers)
         self._pieces = [body] if isinstance(body, bytes) else list(body)
         self.closed = 0
+        self.extended = 0.0
         self.exhausted = False
 
     def header(self, name: bytes) -> bytes | None:
         return next((value for key, value in self.headers if key == name), None)
 
     async def read(self, limit: int) -> bytes:
-        body = b"".join([piece async for piece in self.chunks()])
+        pieces: list[bytes] = []
+        while await self.pour(lambda piece: pieces.append(piece) is None):
+            pass
+        body = b"".join(pieces)
         if len(body) > limit:
             raise UpstreamTooLarge("memory", limit)
         return body
 
-    async def chunks(self) -> AsyncIterator[bytes]:
-        for piece in self._pieces:
+    async def pour(self, into: Callable[[bytes], bool]) -> bool:
+        while self._pieces:
+            piece = self._pieces.pop(0)
             if isinstance(piece, SbproxyError):
                 raise piece
             if isinstance(piece, asyncio.Event):
                 await piece.wait()
-                continue
-            yield piece
+            elif not into(piece):
+                return True
         self.exhausted = True
+        return False
+
+    def extend(self, seconds: float) -> None:
+        self.extended += seconds
 
     def close(self) -> None:
         self.closed += 1
@@ -138,6 +147,7 @@ class Sent:
     headers: dict[bytes, bytes]
     body: bytes
     timeout_s: float | None
+    until: float
 
     def json(self) -> Any:
         return orjson.loads(self.body)
@@ -155,9 +165,17 @@ class MemoryUpstream:
         self.cancelled = 0
 
     async def send(
-        self, upstream: Upstream, method: str, path: str, headers: HeaderPairs, body: bytes, *, timeout_s: float | None
+        self,
+        upstream: Upstream,
+        method: str,
+        path: str,
+        headers: HeaderPairs,
+        body: bytes,
+        *,
+        timeout_s: float | None,
+        until: float = NEVER,
     ) -> UpstreamResponse:
-        self.sent.append(Sent(upstream, method, path, dict(headers), body, timeout_s))
+        self.sent.append(Sent(upstream, method, path, dict(headers), body, timeout_s, until))
         await asyncio.sleep(0)
         while True:
             step = self.script.pop(0)

@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from support.gateway_wire import pieces_of
+
 POST = b"POST /v1/x HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}"
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
@@ -40,7 +42,7 @@ class Phases:
             self.reached.set()
             await reply.read(1000)
         exchange.start(200, ())
-        async for piece in reply.chunks():
+        async for piece in pieces_of(reply):
             exchange.write(piece)
             self.reached.set()
             if exchange.paused:

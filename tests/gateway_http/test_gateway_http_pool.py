@@ -7,12 +7,14 @@ import socket
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
+from time import perf_counter
 
 import pytest
 
 from sbproxy.errors.gateway import UpstreamBroken, UpstreamTimeout, UpstreamTooLarge, UpstreamUnreachable
 from sbproxy.gateway.exchange import Upstream
 from sbproxy.gateway.http import UpstreamPool
+from support.gateway_wire import pieces_of
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -212,9 +214,49 @@ async def test_a_body_that_stops_coming_times_out(wire) -> None:
     reply = await wire.pool().send(upstream, "GET", "/", (), b"", timeout_s=0.25)
     got = b""
     with pytest.raises(UpstreamTimeout):
-        async for piece in reply.chunks():
+        async for piece in pieces_of(reply):
             got += piece
     assert got == b"xxxx"  # each piece came in time, though all together took longer
+
+
+@pytest.mark.parametrize("extended", [False, True])
+async def test_an_answer_must_be_whole_by_its_time_though_every_piece_comes_soon(wire, extended: bool) -> None:
+    async def script(reader, writer) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(CHUNKED)
+        for _ in range(8):
+            writer.write(b"1\r\nx\r\n")
+            await asyncio.sleep(0.05)
+        writer.write(b"0\r\n\r\n")
+
+    upstream, _ = await wire.upstream(script)
+    pool = wire.pool()
+    reply = await pool.send(upstream, "GET", "/", (), b"", timeout_s=5, until=perf_counter() + 0.15)
+    if extended:
+        reply.extend(5)
+        assert await reply.read(100) == b"x" * 8
+        reply.extend(-10)  # the answer is over: nothing that the connection does next is hurried
+        assert pool.idle == 1
+        return
+    with pytest.raises(UpstreamTimeout):
+        await reply.read(100)
+    assert (pool.in_use, pool.idle) == (0, 0)
+
+
+async def test_the_time_of_an_answer_runs_while_its_taker_is_slow(wire) -> None:
+    async def script(reader, writer) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(CHUNKED + b"f4240\r\n" + b"x" * 1_000_000)
+        await reader.read()
+
+    upstream, scripted = await wire.upstream(script)
+    pool = wire.pool()
+    reply = await pool.send(upstream, "GET", "/", (), b"", timeout_s=0.1, until=perf_counter() + 0.4)
+    await asyncio.sleep(0.3)
+    assert pool.in_use == 1
+    await scripted.until(lambda: scripted.open == 0)
+    with pytest.raises(UpstreamTimeout):
+        await reply.read(2_000_000)
 
 
 BROKEN = {
@@ -307,7 +349,7 @@ async def test_a_body_without_length_ends_with_the_connection(wire) -> None:
     pool = wire.pool()
     reply = await pool.send(upstream, "GET", "/", (), b"", timeout_s=5)
     assert reply.header(b"x") == b"y"
-    assert [piece async for piece in reply.chunks()] == [b"abc"]
+    assert [piece async for piece in pieces_of(reply)] == [b"abc"]
     assert pool.idle == 0
 
 
@@ -384,7 +426,7 @@ async def test_cancelling_closes_the_connection_at_once(deaf, wire, phase: str) 
             return
         if phase == "read":
             await reply.read(100)
-        async for _ in reply.chunks():
+        async for _ in pieces_of(reply):
             pass
 
     task = asyncio.ensure_future(work())
@@ -438,7 +480,7 @@ async def test_a_slow_consumer_pauses_the_upstream(wire) -> None:
     await asyncio.sleep(0.5)  # longer than the time-out, which does not run while it is us who do not read
     assert sent < 20_000_000
     total, largest = 0, 0
-    async for piece in reply.chunks():
+    async for piece in pieces_of(reply):
         total += len(piece)
         largest = max(largest, len(piece))
     assert total == 40_000_000
@@ -452,7 +494,7 @@ async def test_pieces_that_came_before_a_cut_are_delivered_first(wire) -> None:
     await asyncio.sleep(0.05)
     got = []
     with pytest.raises(UpstreamBroken):
-        async for piece in reply.chunks():
+        async for piece in pieces_of(reply):
             got += [piece]
     assert got == [b"abc"]
 

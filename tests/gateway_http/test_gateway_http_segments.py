@@ -134,6 +134,8 @@ class _Socket:
 
     def resume(self) -> None: ...
 
+    def extend(self, seconds: float) -> None: ...
+
     def settle(self, *, reusable: bool) -> None:
         self.settled.append(reusable)
 

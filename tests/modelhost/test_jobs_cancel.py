@@ -173,6 +173,15 @@ async def test_other_failures_keep_their_own_code_and_count(pulls: Pulls) -> Non
     assert pulls.metrics.seen["downloaded", "failed"] == 1
 
 
+async def test_a_pull_that_finds_everything_here_is_no_download(pulls: Pulls) -> None:
+    pulls.store.gate.set()
+    await pulls.snapshot()
+    again = pulls.jobs.begin("pull", "one:q4")
+    await pulls.desk.begin(pulls.store, artifact(), "explicit", "on_demand", again)
+    assert [record.state for record in await pulls.jobs.list()] == ["ready", "ready"]
+    assert pulls.metrics.seen["downloaded", "ok"] == 1
+
+
 # --- engines ----------------------------------------------------------------------------------------------------------
 
 BINARY = EngineBinary("llama_cpp", Path("/bin/llama-server"), "0" * 64, "b1", "wheel", frozenset())

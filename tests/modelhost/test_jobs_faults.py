@@ -6,6 +6,7 @@ import asyncio
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -213,3 +214,33 @@ def test_jobs_that_ended_in_one_moment_are_bounded_too(tmp_path: Path) -> None:
         store.save(core.move(core.new_job(job_id, "load", "chat", 1_000_000), "ready", 1_000_000))
     assert [job.id for job in store.jobs()] == ids[30:]
     store.close()
+
+
+class Halting(MemoryJobs):
+    """A store whose first write takes until it may go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go_on = threading.Event()
+
+    def save(self, job: core.JobRecord) -> None:
+        self.go_on.wait(5)
+        super().save(job)
+
+
+async def test_an_opener_that_leaves_before_its_record_is_written_is_no_defect(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = Halting()
+    desk = JobDesk(store, time.time)
+    slow = asyncio.create_task(desk.open("pull", "one"))
+    leaving = asyncio.create_task(desk.open("load", "chat"))
+    await asyncio.sleep(0)
+    leaving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await leaving
+    store.go_on.set()
+    (await slow).fail("enough", "test")
+    assert [(job.kind, job.state) for job in await desk.list()] == [("pull", "failed"), ("load", "failed")]
+    await desk.close()
+    assert caplog.records == []

@@ -17,6 +17,7 @@ from sbproxy.modelhost.core.residency import (
     House,
     Place,
     Refused,
+    Round,
     Standing,
     decide,
     free_bytes,
@@ -101,7 +102,7 @@ def test_eviction_never_refuses_instead() -> None:
 def test_the_number_of_models_is_one_count_over_all_devices() -> None:
     held = [holding("a", 1, used=2), holding("b", 1, used=1, index=1)]
     wanted = option(1)
-    assert decide(claim(wanted), held, House(2)) == Evict(wanted, (("b", 1),))
+    assert decide(claim(wanted), held, House(2)) == Evict(wanted, (("b", 1),), for_count=True)
     assert decide(claim(wanted, name="a"), held, House(2)) == Place(wanted), "another generation of a resident model"
     assert decide(claim(wanted), [holding("p", 1, "fixed")], House(1)) == Refused(wanted, 99, 100, "count", (("p", 1),))
     busy = [holding("a", 1, "busy")]
@@ -114,6 +115,53 @@ def test_later_claims_take_nothing_that_an_earlier_one_waits_for() -> None:
     assert decide(claim(first, second), [], House(promised=frozenset({0}))) == Place(second)
     assert decide(claim(first), [holding("a", 1)], House(2, count_promised=True)) == Await(first, (), ())
     assert decide(claim(first, name="a"), [holding("a", 1)], House(2, count_promised=True)) == Place(first)
+
+
+def test_an_eviction_on_one_card_keeps_nobody_from_another() -> None:
+    now, free = Round(House()), option(50, device(1))
+    assert isinstance(now.decide(claim(option(50, device(free=10)), name="x"), [holding("a", 90)]), Evict)
+    assert now.decide(claim(free, name="y"), [holding("a", 90)]) == Place(free)
+
+
+def test_a_spare_replica_takes_what_is_idle_and_makes_nobody_yield() -> None:
+    wanted = option(50, device(free=10))
+    spare = Claim(("x", 1), [wanted], urgency="spare")
+    assert isinstance(Round(House()).decide(spare, [holding("a", 90)]), Evict)
+    now = Round(House())
+    assert now.decide(spare, [holding("a", 90, "busy")]) == Await(wanted, (), ())
+    assert (now.yielding, now.house) == (set(), House())
+
+
+def test_nobody_leaves_for_what_nobody_waits_for() -> None:
+    wanted, now = option(50, device(free=10)), Round(House())
+    unwanted = Claim(("x", 1), [wanted], urgency="unwanted")
+    assert now.decide(unwanted, [holding("a", 90)]) == Await(wanted, (), ())
+    assert now.house == House()
+    assert now.decide(Claim(("x", 1), [option(5)], urgency="unwanted"), []) == Place(option(5))
+
+
+def test_what_loads_is_not_counted_twice() -> None:
+    loading = [Holding(("a", 1), {0: 30}, "busy", 0, {0: 30})]
+    assert free_bytes(device(free=60), loading, frozenset()) == 30
+    assert free_bytes(device(free=60), loading, frozenset({("a", 1)})) == 60
+    wanted = option(50, device(free=60))
+    assert decide(claim(wanted), loading, House()) == Await(wanted, (("a", 1),), ())
+
+
+def test_memory_that_a_driver_gives_back_late_refuses_and_displaces_nobody() -> None:
+    wanted = option(70, device(free=10))
+    assert isinstance(Round(House()).decide(claim(wanted), []), Refused)
+    late = Round(House(), settling=True)
+    assert (late.decide(claim(wanted), []), late.look_again) == (Await(wanted, (), ()), True)
+    late = Round(House(), settling=True)
+    assert isinstance(late.decide(claim(option(101, device(free=10))), []), Refused), "no empty device would do"
+    two = option(30, device(free=10))
+    held = [holding("idle", 30)]
+    assert Round(House(), settling=True).decide(claim(two), held, expects=True) == Await(two, (), ())
+    assert isinstance(Round(House(), settling=True).decide(claim(two), held), Evict)
+    big, spilt = option(70, device(free=10)), option(5, device(free=10))
+    late = Round(House(), settling=True)
+    assert late.decide(Claim(("x", 1), [big], [spilt]), []) == Await(big, (), ()), "no slow place for a late driver"
 
 
 def test_the_cheapest_way_wins() -> None:

@@ -175,7 +175,7 @@ class MemoryHost:
             [
                 ArtifactRecord(
                     ArtifactDigest(DIGEST), "qwen2.5-0.5b-instruct", "q4_k_m", "gguf", "Q4_K_M", 491_400_032,
-                    "apache-2.0", 1_784_200_000_000, 1_784_300_000_000,
+                    "apache-2.0", 1_784_200_000_000, 1_784_300_000_000, (("0" * 64, 491_400_032),),
                 )
             ],
         )  # fmt: skip

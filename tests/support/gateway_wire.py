@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from sbproxy.gateway.exchange import UpstreamResponse
 
 Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -115,3 +117,15 @@ class ScriptedUpstream:
             task.cancel()
         while self._tasks:
             await asyncio.sleep(0.005)
+
+
+async def pieces_of(reply: UpstreamResponse) -> AsyncIterator[bytes]:
+    """The body in the pieces it comes in, each asked for on its own."""
+    taken: list[bytes] = []
+
+    def take(piece: bytes) -> bool:
+        taken.append(piece)
+        return False
+
+    while await reply.pour(take):
+        yield taken.pop()

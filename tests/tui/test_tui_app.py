@@ -113,6 +113,21 @@ async def test_a_daemon_that_goes_and_comes_back() -> None:
         await settled(app, "LIVE")
 
 
+async def test_every_replica_is_shown_and_keys_act_on_its_deployment() -> None:
+    daemon = ScriptedDaemon()
+    daemon.rows = [row(), row(replica=1, state="failed"), row(deployment="other")]
+    app = console(daemon)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settled(app, "LIVE")
+        table = app.screen.query_one(DeploymentTable)
+        assert [table.get_row_at(index)[:2] for index in range(3)] == [
+            ["smol", "ready"], ["smol/1", "failed"], ["other", "ready"],
+        ]  # fmt: skip
+        await pilot.press("j", "c", "j", "l")
+        await pilot.pause()
+        assert daemon.called == [("reset", "smol"), ("load", "other")]
+
+
 async def test_rows_that_vanish_take_their_keys_with_them() -> None:
     daemon = ScriptedDaemon()
     app = console(daemon)

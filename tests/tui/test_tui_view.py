@@ -96,6 +96,22 @@ def test_the_detail_says_why_and_what_next() -> None:
     assert select.detail(state, None) == ""
 
 
+def test_replicas_have_a_row_and_a_reason_each() -> None:
+    waiting = row(
+        replica=1, state="preparing", reason_code="insufficient_capacity", last_error="it is 1 of 1 that wait"
+    )
+    state = replace(LIVE, status=status(row(), waiting))
+    rows = select.deployment_rows(state)
+    assert [(each.key, each.deployment, each.cells[0]) for each in rows] == [
+        ("smol", "smol", "smol"), ("smol/1", "smol", "smol/1"),
+    ]  # fmt: skip
+    assert select.detail(state, "smol") == ""
+    assert select.detail(state, "smol/1") == (
+        "insufficient_capacity - it is 1 of 1 that wait"
+        " - next: wait, it starts as soon as there is room; or stop what holds it"
+    )
+
+
 HOSTILE = "evil\x1b]0;pwned\x07\x1b[31mred\x9b2J\u202egnp"
 
 

@@ -95,7 +95,7 @@ class ConsoleApp(App[None]):
         self._perform("load", self._client.load)
 
     def action_stop(self) -> None:
-        deployment = self._table.selected
+        deployment = self._table.selected_deployment
         if deployment is None or not self.state.may_act:
             self._perform("stop", self._client.stop)
             return
@@ -119,7 +119,7 @@ class ConsoleApp(App[None]):
         self._table.action_cursor_up()
 
     def _perform(self, verb: str, call: Callable[[str], Awaitable[object]]) -> None:
-        deployment = self._table.selected
+        deployment = self._table.selected_deployment
         if deployment is None:
             self.deliver(ActionFailed(f"{verb}: no deployment is selected"))
         elif not self.state.may_act:

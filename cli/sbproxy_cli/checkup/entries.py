@@ -102,7 +102,7 @@ def _entry(local: Local, name: str, config: DeploymentConfig, availability: Mapp
         blocker = found.reason
     fit = {
         "verdict": verdict,
-        "detail": f"context of {artifact.model.context_length or 'unknown'} tokens",
+        "detail": f"context of {config.max_context or artifact.model.context_length or 'unknown'} tokens",
         "estimated_vram_gib": None if memory is None else round(memory.total_bytes / GIB, 2),
         "quant": artifact.variant.quant,
     }

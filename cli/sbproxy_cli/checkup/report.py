@@ -7,6 +7,7 @@ import importlib.util
 from collections.abc import Mapping
 from typing import Any
 
+from sbproxy.artifacts.core.model import distinct_bytes
 from sbproxy.devices.core.model import Device, Machine
 from sbproxy.engines.core.extra_args import ENGINE
 from sbproxy.engines.core.model import Availability
@@ -117,7 +118,7 @@ def _mount(local: Local, entries: list[Entry], free: int | None) -> CacheMount |
 def _used(local: Local) -> int:
     """Bytes of the artifacts that are cached; 0 where the folder cannot be one, which other facts tell."""
     try:
-        return sum(record.total_size_bytes for record in local.foundation.store.inventory())
+        return distinct_bytes(local.foundation.store.inventory())
     except ArtifactError:
         return 0
 

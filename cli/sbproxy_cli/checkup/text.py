@@ -68,9 +68,11 @@ def _engine(engine: Mapping[str, Any]) -> list[str]:
 
 
 def _containers(report: Mapping[str, Any]) -> list[str]:
-    found = report["containers"]
-    reachable = ", daemon answers" if found["daemon_reachable"] else ""
-    return [f"runtime {report['container_runtime'] or 'none'}{reachable}"]
+    runtime = report["container_runtime"]
+    if runtime != "docker":  # Podman needs no daemon.
+        return [f"runtime {runtime or 'none'}"]
+    answers = report["containers"]["daemon_reachable"]
+    return [f"runtime docker, its daemon {'answers' if answers else 'does not answer'}"]
 
 
 def _cache(report: Mapping[str, Any]) -> list[str]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sbproxy.errors import SbproxyError
 from sbproxy_cli import output
 from sbproxy_cli.admin_args import DEFAULT_URL, PasswordStdinOption, UrlOption, UserOption, connect
 from sbproxy_cli.boundary import verb
@@ -135,8 +136,20 @@ async def _finish(client: AdminClient, job_id: str) -> dict[str, Any]:
     if last is None:
         last = await client.job(job_id)
     if last.state == "failed":
-        raise JobFailed(last.id, last.kind, last.subject, last.error or last.error_code or "no reason was recorded")
+        raise JobFailed(last.id, last.kind, last.subject, await _why(client, last))
     return last.model_dump(mode="json")
+
+
+async def _why(client: AdminClient, job: Job) -> str:
+    """A lifecycle job's error is no more than a code (contracts section 17); the replica that failed knows the cause."""
+    told = job.error or job.error_code or "no reason was recorded"
+    try:
+        rows = (await client.status()).deployments
+    except SbproxyError:
+        return told
+    causes = [row.last_error for row in rows if row.deployment == job.subject and row.state == "failed"]
+    cause = next((cause for cause in causes if cause), None)
+    return told if cause is None else f"{cause} ({job.error_code})"
 
 
 def _with_client(operation: str, ask: Ask, url: str, username: str, password_stdin: bool) -> dict[str, Any]:

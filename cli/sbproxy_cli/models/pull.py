@@ -64,11 +64,17 @@ def pull(
     local = open_local(invocation.config, cache_dir=cache_dir, catalog_file=catalog_file)
     artifacts = select(local, wanted)
     if not artifacts:
-        diagnostics.note("sbproxy models pull: nothing is selected; name an ID, use --all, or name a configuration")
+        diagnostics.note(f"sbproxy models pull: nothing is selected; {_how_to_select(local)}")
     from sbproxy_cli.models.fetch import pull_all
 
     pulled = run_cancellable("models pull", pull_all(local, artifacts, offline=offline)) if artifacts else []
     _answer(pulled, _collect(local, pulled), output_format)
+
+
+def _how_to_select(local: Local) -> str:
+    if local.loaded is None:
+        return "name an ID, use --all, or name a configuration"
+    return "the configuration has no deployments; name an ID, or use --all"
 
 
 def _collect(local: Local, pulled: list[Pulled]) -> GcReport | None:
@@ -104,7 +110,9 @@ def select(local: Local, wanted: Wanted) -> list[ResolvedArtifact]:
 
 
 def _candidates(local: Local, wanted: Wanted) -> list[tuple[str, str | None, str, bool]]:
-    """(model, variant, engine, may be skipped)."""
+    """(model, variant, engine, may be skipped). Raises DesiredStoreFailed."""
+    from sbproxy.daemon.desired_state import stored_deployments
+
     catalog = local.foundation.catalog
     if wanted.ids:
         return [(model, wanted.variant, wanted.engine, False) for model in wanted.ids]
@@ -112,7 +120,7 @@ def _candidates(local: Local, wanted: Wanted) -> list[tuple[str, str | None, str
         return [(model, None, wanted.engine, True) for model in catalog.models]
     configured = [
         (each.model, each.variant, each.engine if wanted.engine == "auto" else wanted.engine, False)
-        for each in local.host.deployments.values()
+        for each in stored_deployments(local.host).values()
     ]
     on_boot = [(model.id, None, wanted.engine, True) for model in catalog.models.values() if model.pull == "on_boot"]
     return [*configured, *on_boot]
@@ -121,7 +129,7 @@ def _candidates(local: Local, wanted: Wanted) -> list[tuple[str, str | None, str
 def _answer(pulled: list[Pulled], collected: GcReport | None, output_format: Format) -> None:
     if collected is not None and collected.budget_unsatisfied_bytes:
         diagnostics.note(
-            f"the cache is {human_size(collected.budget_unsatisfied_bytes)} above its budget, and all of it is in use;"
+            f"the cache is {human_size(collected.budget_unsatisfied_bytes)} above its budget, and all that is left is in use or was pulled just now;"
             " raise cache.budget_gib or remove deployments"
         )
     if output_format is Format.json:

@@ -9,11 +9,18 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sbproxy.errors.cli import ApplyLocked
+from sbproxy.errors.config import ConfigUnreadable
 
 
 @contextmanager
 def apply_lock(config: Path) -> Iterator[None]:
-    """Raises ApplyLocked at once when another apply holds it. The empty file stays, or two could hold its two lives."""
+    """Raises ConfigUnreadable; ApplyLocked at once when another apply holds it.
+
+    The empty file stays, or two could hold its two lives.
+    """
+    if not config.exists():
+        # A lock file is left beside what can be applied, never beside a misspelt name.
+        raise ConfigUnreadable(str(config), "there is no such file")
     path = Path(f"{config}.applylock")
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

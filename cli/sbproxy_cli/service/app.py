@@ -60,7 +60,7 @@ def install(
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     if dry_run:
-        output.block(text)
+        _previewed(plan, text, str(service.unit), output_format)
         return
     state = service.install(plan)
     _installed(plan, state, str(service.unit), output_format)
@@ -97,6 +97,14 @@ def status(context: typer.Context, output_format: FormatOption = Format.text) ->
         output.lines(_sentence(state), f"access: {service.banner}")
     if not state.running:
         raise typer.Exit(NOT_RUNNING)
+
+
+def _previewed(plan: ServicePlan, text: str, unit: str, output_format: Format) -> None:
+    if output_format is Format.json:
+        fields = {"model": plan.model, "unit": unit, "argv": list(plan.argv), "access": plan.banner}
+        output.envelope("service.install", {**fields, "dry_run": True, "text": text})
+        return
+    output.block(text)
 
 
 def _installed(plan: ServicePlan, state: ServiceState, unit: str, output_format: Format) -> None:

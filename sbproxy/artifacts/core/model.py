@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -84,6 +84,13 @@ class ArtifactRecord:
     license: str
     created_at_ms: int
     last_accessed_ms: int
+    blobs: tuple[tuple[str, int], ...]
+    """SHA-256 and bytes of every file."""
+
+
+def distinct_bytes(records: Iterable[ArtifactRecord]) -> int:
+    """What the artifacts hold together: a file that several of them share counts once."""
+    return sum(dict(blob for record in records for blob in record.blobs).values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,6 +69,7 @@ class ReadyRecord:
             license=self.license,
             created_at_ms=self.created_at_ms,
             last_accessed_ms=self.last_accessed_ms,
+            blobs=tuple((file.sha256, file.size_bytes) for file in self.files),
         )
 
 

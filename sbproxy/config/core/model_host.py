@@ -120,11 +120,11 @@ class DeploymentConfig(Block):
     chunked_prefill: ChunkedPrefill | None = None
     """Chunked prefill (vLLM and SGLang)."""
     tool_call_parser: ShortName | None = None
-    """Tool-call parser that turns on automatic tool choice (vLLM)."""
+    """Tool-call parser of the model's format; turns on automatic tool choice (vLLM and SGLang)."""
     swap_space_gib: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     """Swap pool in CPU memory, in GiB (vLLM)."""
     cpu_offload_gib: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    """Weights that stay in CPU memory, in GiB (vLLM)."""
+    """Weights that stay in CPU memory, in GiB (vLLM and SGLang)."""
     engine_version: ShortName | None = None
     """Version of the engine for this deployment alone; must be the host's when both are set."""
     engine_image: Annotated[str, Field(min_length=1)] | None = None

@@ -187,7 +187,7 @@ def _exact(version: str, path: KeyPath) -> Iterator[Finding]:
 def deployment_findings(deployment: DeploymentConfig, path: KeyPath) -> Iterator[Finding]:
     """What is wrong between the values of one deployment, wherever it was written."""
     if deployment.replicas > 1 and deployment.variant is None and not deployment.heterogeneous_variants:
-        reason = "more than one replica needs a variant, or heterogeneous_variants: true"
+        reason = "more than one replica needs a variant, the one that all of them run; 'sbproxy models show' lists them"
         others = ((*path, "variant"), (*path, "heterogeneous_variants"))
         yield Finding((*path, "replicas"), reason, depends_on=others)
     for key, value in deployment.required_labels.items():

@@ -38,16 +38,20 @@ class ChunkRewriter:
     def rewrite(self, event: bytes) -> bytes:
         """The framed event for the client; empty when it gets none."""
         needle = self._needle
-        if not self._keep_usage and _NULL_USAGE in event:
+        # ``find`` and not ``in``: for bytes the operator first fails to take its left side for a number, which costs
+        # more than all the rest of this method together.
+        find = event.find
+        if not self._keep_usage and find(_NULL_USAGE) >= 0:
             event = event.replace(_NULL_USAGE, b"")
+            find = event.find
         # Inside a JSON string every quote is escaped, so these byte patterns can only be keys and values of the
         # document itself, never text of the model: replacing them is safe and fifteen times cheaper than parsing.
         if (
             needle is not None
-            and needle in event
-            and b'"usage"' not in event
-            and b'"error"' not in event
-            and b"\n" not in event
+            and find(needle) >= 0
+            and find(b'"usage"') < 0
+            and find(b'"error"') < 0
+            and find(b"\n") < 0
             and event.startswith(b"data: {")
         ):
             self.delivered += 1

@@ -60,7 +60,7 @@ def read_inference(surface: Surface, body: bytes) -> Inference:
         raise InvalidRequest(f"the request body is not valid JSON (near byte {error.pos})") from None
     if type(document) is not dict:
         raise InvalidRequest("the request body must be a JSON object")
-    if body.count(b"{") + body.count(b"[") > _BRACKETS:
+    if len(body) > _BRACKETS and body.count(b"{") + body.count(b"[") > _BRACKETS:
         _check_depth(document)
     model = document.get("model")
     if model is not None:

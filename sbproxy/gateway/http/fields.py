@@ -84,10 +84,9 @@ def field_lines(headers: HeaderPairs) -> list[bytes]:
     ValueError for a reserved or malformed name, and for a value with CR, LF or NUL.
     """
     lines = list(map(_find_written, headers))
-    if not all(lines):
-        for at, line in enumerate(lines):
-            if not line:
-                lines[at] = _write(headers[at])
+    while not all(lines):  # mostly once: for the request id
+        at = lines.index(None)  # type: ignore[arg-type]
+        lines[at] = _write(headers[at])
     return lines
 
 

@@ -15,7 +15,7 @@ import ssl
 from time import perf_counter
 
 from sbproxy.errors.gateway import UpstreamTimeout, UpstreamUnreachable
-from sbproxy.gateway.exchange import HeaderPairs, Upstream
+from sbproxy.gateway.exchange import NEVER, HeaderPairs, Upstream
 from sbproxy.gateway.http.fields import field_lines
 from sbproxy.gateway.http.reply import Reply
 from sbproxy.gateway.http.upstream import UpstreamConnection
@@ -67,7 +67,7 @@ class _Place:
         """The connection that was used last, as the surest to be open still; None when a new one is needed."""
         while self.idle:
             connection = self.idle.pop()
-            if connection.usable:
+            if connection.usable():
                 self._pool.busy.add(connection)
                 return connection
         return None
@@ -126,7 +126,15 @@ class UpstreamPool:
         return sum(len(place.idle) for place in self._places.values())
 
     async def send(
-        self, upstream: Upstream, method: str, path: str, headers: HeaderPairs, body: bytes, *, timeout_s: float | None
+        self,
+        upstream: Upstream,
+        method: str,
+        path: str,
+        headers: HeaderPairs,
+        body: bytes,
+        *,
+        timeout_s: float | None,
+        until: float = NEVER,
     ) -> Reply:
         place = self._recent  # hashing an upstream is not free, and the next is often the last again
         if place is None or place.upstream is not upstream or place.retired:
@@ -145,9 +153,9 @@ class UpstreamPool:
             if connection is None:
                 if self._closed:
                     raise UpstreamUnreachable(place.authority, "the gateway is shutting down")
-                connection = await self._connect(place, timeout_s)
-            reply = connection.request(head, body, method == "HEAD", timeout_s)
-            if reply.pending:
+                connection = await self._connect(place, timeout_s, until)
+            reply = connection.request(head, body, method == "HEAD", timeout_s, until)
+            if reply.pending():
                 try:
                     await reply.waiter()
                 except asyncio.CancelledError:
@@ -162,9 +170,11 @@ class UpstreamPool:
                 return reply
             connection, fresh = None, True
 
-    async def _connect(self, place: _Place, timeout_s: float | None) -> UpstreamConnection:
+    async def _connect(self, place: _Place, timeout_s: float | None, until: float) -> UpstreamConnection:
         loop = asyncio.get_running_loop()
         upstream = place.upstream
+        if until != NEVER:
+            timeout_s = min(NEVER if timeout_s is None else timeout_s, max(0.0, until - perf_counter()))
         limit = self.connect_timeout_s if timeout_s is None else min(timeout_s, self.connect_timeout_s)
         try:
             async with asyncio.timeout(limit):

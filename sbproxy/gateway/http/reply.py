@@ -6,14 +6,14 @@ The connection that it comes on feeds it and is told what to do with the socket;
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import httptools
 
 from sbproxy.errors.gateway import UpstreamBroken, UpstreamError, UpstreamTooLarge
 from sbproxy.gateway.exchange import HeaderPairs
-from sbproxy.gateway.http.response import CHUNKED, UNTIL_CLOSE, read_response_head
+from sbproxy.gateway.http.response import CHUNKED, UNTIL_CLOSE, ResponseHead, read_response_head
 
 _HEAD_BYTES = 64 * 1024
 _INTERIM_ANSWERS = 16
@@ -31,6 +31,8 @@ class UpstreamSocket(Protocol):
 
     def resume(self) -> None: ...
 
+    def extend(self, seconds: float) -> None: ...
+
     def settle(self, *, reusable: bool) -> None:
         """The answer is over; the connection is reused or closed. Called once."""
         ...
@@ -40,8 +42,8 @@ class Reply:
     """Implements ``UpstreamResponse``. A ``fault`` is raised only after the pieces before it were taken."""
 
     __slots__ = (
-        "_complete", "_fields", "_head_only", "_interim", "_left", "_parser", "_pieces", "_reusable", "_settled",
-        "_size", "_socket", "_start", "_waiter", "_wake_above", "fault", "headers", "status",
+        "_complete", "_fields", "_head_only", "_interim", "_into", "_left", "_parser", "_pieces", "_reusable",
+        "_settled", "_size", "_socket", "_start", "_stopped", "_waiter", "_wake_above", "fault", "headers", "status",
     )  # fmt: skip
 
     def __init__(self, socket: UpstreamSocket, head_only: bool) -> None:
@@ -61,6 +63,9 @@ class Reply:
         self._pieces: list[bytes] = []
         self._size = 0
         self._waiter: asyncio.Future[None] | None = None
+        # Who takes pieces as they come, and whether it has just said that it wants no more.
+        self._into: Callable[[bytes], bool] | None = None
+        self._stopped = False
         # The waiter wakes when more bytes than this lie here after the head: -1 for the head itself, 0 for any piece.
         self._wake_above = -1
 
@@ -106,7 +111,7 @@ class Reply:
                 self._fail("it is not HTTP/1.1")
             return
         head = read_response_head(data[:end], self._head_only)
-        if isinstance(head, str):
+        if type(head) is not ResponseHead:
             self._fail(head)
             return
         self._start = b""
@@ -179,7 +184,6 @@ class Reply:
 
     # --- the caller's side ----------------------------------------------------------------------------------------
 
-    @property
     def pending(self) -> bool:
         """The head is not here and may still come; wait with ``more``."""
         return not self.status and self.fault is None
@@ -217,27 +221,28 @@ class Reply:
         self.close()
         raise UpstreamTooLarge(self._socket.authority, limit)
 
-    def chunks(self) -> AsyncIterator[bytes]:
-        # An iterator and not a generator: leaving the loop early leaves nothing behind that must be finalised.
-        return self
-
-    def __aiter__(self) -> Reply:
-        return self
-
-    async def __anext__(self) -> bytes:
-        """What has come since the last piece, joined."""
-        while not self._pieces:
+    async def pour(self, into: Callable[[bytes], bool]) -> bool:
+        while True:
+            while self._pieces:
+                if not into(self.take()):
+                    return True
             if self.fault is not None:
                 raise self.fault
             if self._complete:
-                raise StopAsyncIteration
+                return False
             self._wake_above = 0
+            # The pieces go to ``into`` from the socket's callback: waking a task for each costs as much as relaying it.
+            self._into = into
             try:
-                await self.waiter()  # and not ``more``: each level of a coroutine is passed twice for every event
+                await self.waiter()
             except asyncio.CancelledError:
                 self.close()
                 raise
-        return self.take()
+            finally:
+                self._into = None
+            if self._stopped:
+                self._stopped = False
+                return True
 
     def take(self) -> bytes:
         """Everything that lies here."""
@@ -250,6 +255,10 @@ class Reply:
             self._socket.resume()
         self._size = 0
         return data
+
+    def extend(self, seconds: float) -> None:
+        if not self._settled:
+            self._socket.extend(seconds)
 
     def close(self) -> None:
         if not self._settled:
@@ -277,12 +286,20 @@ class Reply:
 
     def _after(self) -> None:
         """Bring socket and waiter in line with what is known now."""
+        into = self._into
+        if into is not None and self._pieces:
+            if into(self.take()):
+                if not self._complete and self.fault is None:
+                    return
+            else:
+                self._into = None
+                self._stopped = True
         if self._complete or self.fault is not None:
             self._settle(reusable=self._reusable and self.fault is None)
         elif self._size > _READ_AHEAD_BYTES and self._size > self._wake_above:
             self._socket.pause()
         waiter = self._waiter
-        if waiter is not None and (self._settled or (self.status and self._size > self._wake_above)):
+        if waiter is not None and (self._settled or self._stopped or (self.status and self._size > self._wake_above)):
             self._waiter = None
             if not waiter.done():
                 waiter.set_result(None)

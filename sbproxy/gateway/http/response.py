@@ -6,6 +6,7 @@ As for requests, httptools judges the syntax of fields that are new; the framing
 from __future__ import annotations
 
 import re
+from typing import final
 
 import httptools
 
@@ -23,6 +24,7 @@ _MUTE = object()
 _lines: dict[bytes, tuple[int, int]] = {}
 
 
+@final
 class ResponseHead:
     """``length`` is the body's size in bytes, CHUNKED or UNTIL_CLOSE; a status below 200 is an interim answer.
 

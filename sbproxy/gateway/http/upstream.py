@@ -10,9 +10,8 @@ from time import perf_counter
 from typing import Protocol, cast
 
 from sbproxy.errors.gateway import UpstreamTimeout
+from sbproxy.gateway.exchange import NEVER
 from sbproxy.gateway.http.reply import Reply
-
-NEVER = float("inf")
 
 
 class Keeper(Protocol):
@@ -30,7 +29,7 @@ class Keeper(Protocol):
 class UpstreamConnection(asyncio.Protocol):
     """``deadline`` is a ``perf_counter`` time: of the reply while there is one, of idleness otherwise."""
 
-    __slots__ = ("_keeper", "_paused", "_reply", "_timeout_s", "_transport", "authority", "deadline", "loop")
+    __slots__ = ("_keeper", "_paused", "_reply", "_timeout_s", "_transport", "_until", "authority", "deadline", "loop")
 
     def __init__(self, keeper: Keeper, loop: asyncio.AbstractEventLoop) -> None:
         self.authority = keeper.authority
@@ -39,21 +38,23 @@ class UpstreamConnection(asyncio.Protocol):
         self._keeper = keeper
         self._transport: asyncio.Transport | None = None
         self._reply: Reply | None = None
+        # Of the reply: the longest silence in seconds, and the time at which it must be whole.
         self._timeout_s: float | None = None
+        self._until = NEVER
         self._paused = False
 
     # --- the pool's side ------------------------------------------------------------------------------------------
 
-    @property
     def usable(self) -> bool:
         """Open as far as is known."""
         return self._transport is not None and not self._transport.is_closing()
 
-    def request(self, head: bytes, body: bytes, head_only: bool, timeout_s: float | None) -> Reply:
+    def request(self, head: bytes, body: bytes, head_only: bool, timeout_s: float | None, until: float) -> Reply:
         """Write a request; its reply begins to wait."""
         reply = self._reply = Reply(self, head_only)
         self._timeout_s = timeout_s
-        self.deadline = NEVER if timeout_s is None else perf_counter() + timeout_s
+        self._until = until
+        self._await_more()
         transport = self._transport
         if transport is None:
             reply.ended("the connection was closed")
@@ -68,10 +69,15 @@ class UpstreamConnection(asyncio.Protocol):
         """The deadline has passed."""
         if self._reply is None:
             self.abort()
-        elif self._paused:
-            self.deadline = NEVER
+        elif self._paused and self.deadline != self._until:
+            self.deadline = self._until  # the silence is ours
         else:
             self._reply.fail(UpstreamTimeout(self.authority, self._timeout_s or 0.0))
+
+    def _await_more(self) -> None:
+        """The wait for more of the reply begins."""
+        until = self._until
+        self.deadline = until if self._timeout_s is None else min(until, perf_counter() + self._timeout_s)
 
     def abort(self) -> None:
         """Close at once; a reply that waits breaks."""
@@ -88,9 +94,12 @@ class UpstreamConnection(asyncio.Protocol):
     def resume(self) -> None:
         if self._paused and self._transport is not None:
             self._paused = False
-            if self._timeout_s is not None:
-                self.deadline = perf_counter() + self._timeout_s
+            self._await_more()
             self._transport.resume_reading()
+
+    def extend(self, seconds: float) -> None:
+        self._until += seconds
+        self._await_more()
 
     def settle(self, *, reusable: bool) -> None:
         self._reply = None
@@ -118,7 +127,7 @@ class UpstreamConnection(asyncio.Protocol):
             return
         reply.feed(data)
         if self._reply is reply and self._timeout_s is not None:
-            self.deadline = perf_counter() + self._timeout_s
+            self._await_more()
 
     def eof_received(self) -> bool:
         if self._reply is not None:

@@ -7,7 +7,7 @@ that would not fit an empty device evicts nobody; room is made by idle generatio
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from sbproxy.devices.core.model import Device
@@ -20,18 +20,27 @@ Standing = Literal["idle", "busy", "leaving", "fixed"]
 """``busy``: active, queued or preparing, so it may leave later. ``leaving``: it drains. ``fixed``: it is pinned, or
 the older generation of the one that asks."""
 
+Urgency = Literal["due", "spare", "unwanted"]
+"""``due``: callers or an operator wait for it. ``spare``: others of its generation have their place already, so it
+takes what is free or idle and makes nobody yield. ``unwanted``: nobody waits for it any more."""
+
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What one generation holds now: bytes by device index over all its replicas."""
+    """What one generation holds now: bytes by device index over all its replicas. ``loading`` are those of them that
+    belong to engines that start: the driver may not know of them yet."""
 
     owner: Generation
     bytes_by_device: Mapping[int, int]
     standing: Standing
     last_used: float
+    loading: Mapping[int, int] = field(default_factory=dict)
 
     def on(self, device: int) -> int:
         return self.bytes_by_device.get(device, 0)
+
+    def unseen_on(self, device: int) -> int:
+        return self.loading.get(device, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +51,7 @@ class Claim:
     owner: Generation
     options: Sequence[Option]
     last_resort: Sequence[Option] = ()
+    urgency: Urgency = "due"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +79,7 @@ class Evict:
 
     option: Option
     victims: tuple[Generation, ...]
+    for_count: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +106,61 @@ class Refused:
 
 
 Decision = Place | Evict | Await | Refused
+
+
+@dataclass(slots=True)
+class Round:
+    """One look at everybody who waits, in the order of arrival: a later claim takes nothing that an earlier one waits
+    for. ``settling``: an engine has ended a moment ago, and the driver may not have all of its memory back."""
+
+    house: House
+    settling: bool = False
+    yielding: set[Generation] = field(default_factory=set)
+    """Who is asked to serve what is due and to park newcomers."""
+    look_again: bool = False
+    """What is waited for is the driver's, and no event tells when it comes."""
+
+    def decide(self, claim: Claim, holdings: Sequence[Holding], *, expects: bool = False) -> Decision:
+        """``expects``: others have left for this claim already, so it displaces no more while their memory may still
+        come."""
+        late = self.settling or any(each.loading for each in holdings)
+        # What a driver may still tell otherwise is no reason to refuse, nor to run a model slowly.
+        passing = late and not isinstance(decide(_by_ledger(claim), holdings, self.house), Refused)
+        decision = decide(replace(claim, last_resort=()) if passing else claim, holdings, self.house)
+        if isinstance(decision, Place):
+            return decision
+        if claim.urgency == "unwanted" or (claim.urgency == "spare" and _asks_others(decision)):
+            return Await(decision.option, (), ())
+        if (isinstance(decision, Evict) and self.settling and expects) or (isinstance(decision, Refused) and passing):
+            decision = Await(decision.option, (), ())
+            self.look_again = True
+        self._promise(decision)
+        return decision
+
+    def _promise(self, decision: Decision) -> None:
+        if isinstance(decision, Await):
+            self.yielding.update(decision.yielding)
+        if isinstance(decision, Await | Evict):
+            self.house = replace(
+                self.house,
+                promised=self.house.promised | frozenset(decision.option.taken),
+                count_promised=self.house.count_promised or decision.for_count,
+            )
+
+
+def _asks_others(decision: Decision) -> bool:
+    """Whether it would make somebody yield, or queue up for what others wait for."""
+    return isinstance(decision, Await) and bool(decision.yielding or not decision.leaving)
+
+
+def _by_ledger(claim: Claim) -> Claim:
+    """The same on devices whose drivers call everything free."""
+    empty = {
+        device.index: replace(device, free_bytes=device.total_bytes)
+        for option in claim.options
+        for device, _ in option.pools
+    }
+    return replace(claim, options=[option.at(empty) for option in claim.options], last_resort=())
 
 
 @dataclass(slots=True)
@@ -132,10 +198,17 @@ class _Scene:
 
 
 def free_bytes(device: Device, holdings: Sequence[Holding], gone: frozenset[Generation]) -> int:
-    """What a device offers once ``gone`` have left: the smaller of the driver's figure and of our own ledger's."""
-    held = sum(each.on(device.index) for each in holdings)
-    back = sum(each.on(device.index) for each in holdings if each.owner in gone)
-    return max(0, min(device.free_bytes + back, device.total_bytes - (held - back)))
+    """What a device offers once ``gone`` have left: the smaller of the driver's figure and of our own ledger's.
+
+    What an engine that starts has reserved comes off the driver's figure too, for it will take that in a moment.
+    """
+    index = device.index
+    staying = [each for each in holdings if each.owner not in gone]
+    leaving = [each for each in holdings if each.owner in gone]
+    back = sum(each.on(index) - each.unseen_on(index) for each in leaving)
+    coming = sum(each.unseen_on(index) for each in staying)
+    by_ledger = device.total_bytes - sum(each.on(index) for each in staying)
+    return max(0, min(device.free_bytes + back - coming, by_ledger))
 
 
 def decide(claim: Claim, holdings: Sequence[Holding], house: House) -> Decision:
@@ -186,7 +259,7 @@ def _make_room(scene: _Scene, option: Option) -> Decision:
     if victims is not None:
         if scene.promised(option) or scene.behind:
             return Await(option, (), _named(leaving), not scene.counts(frozenset()))
-        return Evict(option, _named(victims))
+        return Evict(option, _named(victims), not scene.counts(frozenset()))
     movable = _victims(scene, option, gone, ("idle", "busy"))
     if movable is not None:
         return Await(option, _named(movable), _named(leaving), not scene.counts(frozenset()))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sbproxy.api.model_host import DeploymentStatus, Job
 from sbproxy.observe.core.scrub import scrub
-from sbproxy_tui.view.sentences import next_step
+from sbproxy_tui.view.sentences import WAITING, next_step
 from sbproxy_tui.view.state import ConsoleState
 
 COLUMNS = ("deployment", "state", "memory", "active", "queued", "reason", "model", "engine")
@@ -16,9 +16,10 @@ JOB_LINES = 8
 
 @dataclass(frozen=True, slots=True)
 class DeploymentRow:
-    """One table row; ``key`` names the deployment for actions."""
+    """One table row, a replica; ``key`` is unique in the table, actions are about the whole ``deployment``."""
 
     key: str
+    deployment: str
     cells: tuple[str, ...]
 
 
@@ -46,13 +47,18 @@ def _link_word(state: ConsoleState) -> str:
 def deployment_rows(state: ConsoleState) -> tuple[DeploymentRow, ...]:
     if state.status is None:
         return ()
-    return tuple(DeploymentRow(row.deployment, _cells(row)) for row in state.status.deployments)
+    return tuple(DeploymentRow(_key(row), row.deployment, _cells(row)) for row in state.status.deployments)
+
+
+def _key(row: DeploymentStatus) -> str:
+    """As `models ps` names it; an id has no slash."""
+    return row.deployment if row.replica == 0 else f"{row.deployment}/{row.replica}"
 
 
 def _cells(row: DeploymentStatus) -> tuple[str, ...]:
     model = row.model if row.variant is None else f"{row.model}:{row.variant}"
     words = (
-        row.deployment,
+        _key(row),
         row.state,
         mib(_memory_bytes(row)),
         f"{row.active_requests}/{row.max_concurrency}",
@@ -71,13 +77,13 @@ def _memory_bytes(row: DeploymentStatus) -> int | None:
     return row.memory.total_bytes if row.memory is not None else None
 
 
-def detail(state: ConsoleState, deployment: str | None) -> str:
-    """Why the chosen deployment is as it is, and what to do about it; empty when there is nothing to say."""
+def detail(state: ConsoleState, key: str | None) -> str:
+    """Why the chosen replica is as it is, and what to do about it; empty when there is nothing to say."""
     rows = state.status.deployments if state.status is not None else []
-    row = next((row for row in rows if row.deployment == deployment), None)
+    row = next((row for row in rows if _key(row) == key), None)
     if row is None or not (row.last_error or row.reason_code):
         return ""
-    step = next_step(row.reason_code or "")
+    step = WAITING if row.state in ("assigned", "preparing") else next_step(row.reason_code or "")
     parts = (row.reason_code, row.last_error, step and f"next: {step}")
     return scrub(" - ".join(part for part in parts if part), 400)
 

@@ -59,6 +59,9 @@ ADMISSION: dict[str, str] = {
 }
 """Document 1's stable admission reasons."""
 
+WAITING = "wait, it starts as soon as there is room; or stop what holds it"
+"""For a replica that is on its way up and has a reason: it has not been refused, it queues for memory or a place."""
+
 
 def next_step(word: str) -> str | None:
     """The sentence for a ``code`` or ``reason_code`` from the wire; None for one that a newer daemon invented."""

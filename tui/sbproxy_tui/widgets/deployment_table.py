@@ -13,6 +13,7 @@ class DeploymentTable(DataTable[str]):
     def __init__(self) -> None:
         super().__init__(id="deployments", cursor_type="row", zebra_stripes=False)
         self._shown: dict[str, tuple[str, ...]] = {}
+        self._deployments: dict[str, str] = {}
 
     def on_mount(self) -> None:
         for column in COLUMNS:
@@ -30,10 +31,16 @@ class DeploymentTable(DataTable[str]):
                 if cell != before:
                     self.update_cell(key, column, cell, update_width=True)
         self._shown = wanted
+        self._deployments = {row.key: row.deployment for row in rows}
 
     @property
     def selected(self) -> str | None:
-        """The deployment under the cursor."""
+        """The key of the row under the cursor."""
         if not self._shown:
             return None
         return self.coordinate_to_cell_key(self.cursor_coordinate).row_key.value
+
+    @property
+    def selected_deployment(self) -> str | None:
+        """The deployment of that row."""
+        return self._deployments.get(self.selected or "")

@@ -1,0 +1,1 @@
+"""What decides about keys, pure: records, tokens, policy, changes."""
