@@ -9,9 +9,11 @@ from sbproxy.admin.artifacts import ArtifactRoutes
 from sbproxy.admin.authentication import Authenticator
 from sbproxy.admin.config import ConfigRoutes
 from sbproxy.admin.control import ControlRoutes
+from sbproxy.admin.credentials import CredentialRoutes
 from sbproxy.admin.event_stream import EventStreams
 from sbproxy.admin.gate import Gate
 from sbproxy.admin.jobs import JobRoutes
+from sbproxy.admin.keys import KeyRoutes
 from sbproxy.admin.model_host import ModelHostRoutes
 from sbproxy.admin.ports import AdminDeps
 from sbproxy.admin.probes import ProbeRoutes
@@ -38,6 +40,8 @@ def build_app(deps: AdminDeps) -> web.Application:
         RequestRoutes(deps, streams),
         ControlRoutes(deps),
         ConfigRoutes(deps),
+        KeyRoutes(deps),
+        CredentialRoutes(deps),
     ):
         app.add_routes(resource.routes())
     app.on_response_prepare.append(gate.decorate)

@@ -11,6 +11,7 @@ from sbproxy.artifacts.core.model import ArtifactRecord, GcReport
 from sbproxy.catalog.core.model import Catalog
 from sbproxy.config.core.document import AdminConfig
 from sbproxy.devices.core.model import Device
+from sbproxy.keys.ports import KeyAdministration
 from sbproxy.modelhost.core.desired_document import Replacement
 from sbproxy.modelhost.core.jobs import JobId, JobRecord, StopKind
 from sbproxy.modelhost.core.status import StatusRow
@@ -243,7 +244,7 @@ class ComponentHealth:
 @dataclass(frozen=True, slots=True)
 class AdminDeps:
     """Everything that the admin application is built from. Streams beyond ``max_streams`` are refused, and
-    beyond ``max_own_streams`` of one identity."""
+    beyond ``max_own_streams`` of one identity. ``keys`` None: key management is off."""
 
     config: AdminConfig
     host: ModelHostControl
@@ -262,3 +263,4 @@ class AdminDeps:
     heartbeat_s: float = 15.0
     max_streams: int = 32
     max_own_streams: int = 8
+    keys: KeyAdministration | None = None

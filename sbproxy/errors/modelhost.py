@@ -75,11 +75,15 @@ class AdmissionRejected(ModelHostError):
 
 @dataclass(eq=False)
 class NoReadyReplica(ModelHostError):
-    """``cold_start: reject`` met a deployment without a ready replica (document 1, dispatch)."""
+    """A deployment that requests may not start has no ready replica (document 1, dispatch).
+
+    ``fallback``: its cold_start policy sends them to the next provider of the route.
+    """
 
     code: ClassVar[str] = "no_ready_replica"
     retryable: ClassVar[bool] = True
     deployment: str
+    fallback: bool = False
 
     def text(self) -> str:
         return f"deployment {self.deployment} has no ready replica and its cold_start policy starts none"

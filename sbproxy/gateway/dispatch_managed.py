@@ -28,7 +28,7 @@ class ManagedDispatch:
     def __init__(self, managed: ManagedModels, client: UpstreamClient) -> None:
         self._managed = managed
         self._client = client
-        self._routes: dict[str, tuple[Endpoint, Upstream, HeaderPairs]] = {}
+        self._routes: dict[int, tuple[Endpoint, Upstream, HeaderPairs]] = {}
 
     async def run(self, call: Call, provider: ManagedProvider) -> None:
         """Answer the call.
@@ -86,9 +86,9 @@ class ManagedDispatch:
 
     def _route(self, permit: Permit) -> tuple[Endpoint, Upstream, HeaderPairs]:
         endpoint = permit.endpoint
-        route = self._routes.get(permit.deployment)
-        # Each launch makes a new endpoint with a new key, so identity is enough and nothing old is ever used.
+        route = self._routes.get(endpoint.port)
+        # By port, for each replica has its own. Each launch makes a new endpoint with a new key: nothing old is used.
         if route is None or route[0] is not endpoint:
             headers = (*JSON_HEADERS, (b"authorization", b"Bearer " + endpoint.api_key.encode()))
-            route = self._routes[permit.deployment] = (endpoint, Upstream(endpoint.host, endpoint.port), headers)
+            route = self._routes[endpoint.port] = (endpoint, Upstream(endpoint.host, endpoint.port), headers)
         return route

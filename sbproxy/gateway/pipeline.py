@@ -21,6 +21,7 @@ from sbproxy.errors.gateway import (
     ModelNotFound,
     UnknownHost,
 )
+from sbproxy.errors.modelhost import NoReadyReplica
 from sbproxy.gateway.answers import JSON, answer, answer_error
 from sbproxy.gateway.call import Call
 from sbproxy.gateway.core.providers import HostedProvider, ManagedProvider, Provider
@@ -96,7 +97,10 @@ class Gateway:
             if type(provider) is HostedProvider:
                 await self._hosted.run(call, provider)
             elif type(provider) is ManagedProvider:
-                await self._local.run(call, provider)
+                try:
+                    await self._local.run(call, provider)
+                except NoReadyReplica as error:
+                    await self._fall_back(call, origin, error)
         except SbproxyError as error:
             answer_error(call, error)
         except asyncio.CancelledError:
@@ -106,6 +110,23 @@ class Gateway:
             raise
         finally:
             self._finish(call)
+
+    async def _fall_back(self, call: Call, origin: OriginRoutes | None, error: NoReadyReplica) -> None:
+        """Answer from the next provider that offers the model, if the cold deployment's policy says so."""
+        if origin is None or not error.fallback:
+            raise error
+        for spare in origin.spares.get(call.model, ()):
+            call.record.failover_engaged = True
+            try:
+                if type(spare) is ManagedProvider:
+                    await self._local.run(call, spare)
+                elif type(spare) is HostedProvider:
+                    await self._hosted.run(call, spare)
+                return
+            except NoReadyReplica as another:
+                if not another.fallback:
+                    raise
+        raise error
 
     def _route(self, call: Call, origin: OriginRoutes | None) -> Provider | None:
         """The provider to run on; None when the answer is given already."""

@@ -5,6 +5,7 @@ A :class:`~sbproxy.keys.ports.CredentialControl`.
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -28,6 +29,8 @@ class CredentialDesk:
         self._notice = notice
         self._material = material
         self._now = now
+        # Reading, changing and writing back is one step, or a rename could undo a revocation.
+        self._writing = asyncio.Lock()
 
     async def list_credentials(self) -> Sequence[CredentialRecord]:
         return await self._store.list_credentials()
@@ -41,11 +44,10 @@ class CredentialDesk:
     async def create_credential(
         self, said: Mapping[str, Any], *, vault_ref: str | None, secret: str | None
     ) -> CredentialChanged:
-        if vault_ref is None and secret is None:
-            raise InvalidBody("a credential needs vault_ref or secret")
         credential_id, now = f"cred_{secrets.token_hex(8)}", float(int(self._now()))
         material = new_material(credential_id, vault_ref, secret, self._material)
-        assert material is not None, "one of the two is there"
+        if material is None:
+            raise InvalidBody("a credential needs vault_ref or secret")
         record = CredentialRecord(id=credential_id, material=material, created_at=now, updated_at=now, **said)
         await self._store.insert_credential(record)
         return await self._told(record, None)
@@ -53,16 +55,18 @@ class CredentialDesk:
     async def change_credential(
         self, credential_id: str, said: Mapping[str, Any], *, vault_ref: str | None, secret: str | None
     ) -> CredentialChanged:
-        before = await self._own(credential_id, "change it there")
         material = new_material(credential_id, vault_ref, secret, self._material)
-        after = replace(before, **said, material=material or before.material, updated_at=float(int(self._now())))
-        await self._store.replace_credential(after)
+        async with self._writing:
+            before = await self._own(credential_id, "change it there")
+            after = replace(before, **said, material=material or before.material, updated_at=float(int(self._now())))
+            await self._store.replace_credential(after)
         return await self._told(after, before)
 
     async def act_on_credential(self, credential_id: str, action: KeyAction) -> CredentialChanged:
-        before = await self.get_credential(credential_id)
-        after = replace(before, status=ACTION_STATUS[action], updated_at=float(int(self._now())))
-        await self._store.replace_credential(after)
+        async with self._writing:
+            before = await self.get_credential(credential_id)
+            after = replace(before, status=ACTION_STATUS[action], updated_at=float(int(self._now())))
+            await self._store.replace_credential(after)
         return await self._told(after, before)
 
     async def delete_credential(self, credential_id: str) -> CredentialChanged:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from sbproxy.config.core.tree import Scalar
+from sbproxy.config.core.tree import Mark, Scalar
 from sbproxy.config.secrets import resolve_secret
 from sbproxy.errors.keys import CredentialUnusable, KeyMaterialUnusable, KeyStoreFailed, KeyStoreUnavailable
 from sbproxy.keys.core.record import CredentialRecord, KeyRecord, VaultRef
@@ -112,7 +112,8 @@ class CredentialVault:
     async def _secret(self, record: CredentialRecord) -> str:
         material = record.material
         if isinstance(material, VaultRef):
-            reference = Scalar(material.reference, material.reference)
+            text = material.reference
+            reference = Scalar(text, text, text, Mark(1, 1))
             return await asyncio.to_thread(resolve_secret, reference, (), self._environ)
         return unseal(material, record.id, self._material)
 

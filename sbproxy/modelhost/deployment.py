@@ -86,8 +86,11 @@ class Deployment:
 
     def _wake(self) -> None:
         """Ask for the engines on behalf of a request, or say why not."""
+        if self.config.cold_start == "fallback":
+            # Whatever keeps it from serving: the next provider answers.
+            raise NoReadyReplica(self.id, fallback=True)
         self.refuse_if_held()
-        if self.config.cold_start in ("reject", "fallback"):
+        if self.config.cold_start == "reject":
             raise NoReadyReplica(self.id)
         for replica in self.replicas:
             if self._held(replica) is None:

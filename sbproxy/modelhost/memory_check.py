@@ -95,7 +95,7 @@ class MemoryCheck:
         notes = [described(demand_of(newcomer.artifact, newcomer.config, newcomer.shape))]
         if need.total_bytes <= free[tightest.index]:
             notes.insert(0, f"the catalog asks for at least {option.floor_bytes >> 20} MiB")
-        if newcomer.beside_old:
+        if newcomer.beside_old and option.wanted_bytes <= tightest.total_bytes:
             notes.append("rollout: recreate needs no room for two generations")
         return InsufficientMemory(
             deployment=newcomer.name,

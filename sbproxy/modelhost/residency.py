@@ -255,7 +255,12 @@ class Residency:
         decision = waiting.decision
         total = amount(decision.option.need.total_bytes) if decision else "memory"
         held = ", ".join(self._told(owner) for owner in self._holders(waiting))
-        text = f"it needs {total} and is {self._place_in_queue(waiting)} that wait for room"
+        place = self._place_in_queue(waiting)
+        text = f"it needs {total} and is {place} that wait for room"
+        if isinstance(decision, Await | Evict) and decision.for_count:
+            text = (
+                f"max_resident_models is {self.house.max_resident_models}, and it is {place} that wait for one to leave"
+            )
         return f"{text}, held by {held}" if held else text
 
     def _place_in_queue(self, waiting: _Waiting) -> str:

@@ -228,7 +228,7 @@ async def test_the_body_bound_comes_before_everything() -> None:
     async with admin_world(config) as world, world.call("POST", LOAD_PATH, data=body) as answer:
         said = await answer.json()
         assert answer.status == 413
-        assert set(said) == {"code", "error"}
+        assert set(said) == {"code", "reason_code", "error"}
         assert said["code"] == "request_body_too_large"
 
 

@@ -97,7 +97,7 @@ def test_a_pull_without_a_name_fetches_what_a_stored_map_configures(config: Path
     unnamed = ("models", "pull", "-f", str(config), "--format", "json")
     ran = sbproxy(*unnamed)
     assert body(ran)["artifacts"] == []
-    assert "nothing is selected; the configuration has no deployments" in ran.err
+    assert "nothing is selected; the configuration has nothing to fetch" in ran.err
     store_map(config, tmp_path)
     assert [each["model"] for each in body(sbproxy(*unnamed))["artifacts"]] == ["tiny-model"]
 

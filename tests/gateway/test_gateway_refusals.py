@@ -159,3 +159,10 @@ def test_a_providers_own_key_never_comes_back(status: int) -> None:
     assert KEY[17:] not in shown
     if status in (401, 403):
         assert (error.param, error.provider_code) == (None, None)
+
+
+def test_an_embedding_model_without_pooling_is_the_operators_to_mend() -> None:
+    words = "Pooling type 'none' is not OAI compatible. Please use a different pooling type"
+    error = engine(400, type="invalid_request_error", message=words)
+    assert isinstance(error, EngineFault)
+    assert "--pooling" in str(error)

@@ -12,12 +12,19 @@ import orjson
 import pytest
 
 import sbproxy.errors
-from gateway.memory import Rig, chat, routes
+from gateway.memory import MemoryResponse, MemoryUpstream, Rig, chat, completion, routes
 from sbproxy.errors import SbproxyError, leaves
 from sbproxy.errors.artifacts import ArtifactError
 from sbproxy.errors.engines import EngineError, EngineLaunchFailed
 from sbproxy.errors.gateway import GatewayError, ProviderRefused, UnusableProvider
-from sbproxy.errors.modelhost import AdmissionRejected, FoundationChanged, ModelHostError, NoReadyReplica, ResetRefused
+from sbproxy.errors.modelhost import (
+    AdmissionRejected,
+    FoundationChanged,
+    InsufficientMemory,
+    ModelHostError,
+    NoReadyReplica,
+    ResetRefused,
+)
 from sbproxy.gateway.statuses import ADMISSION, INTERNAL, OUTCOMES, outcome_of
 from sbproxy.modelhost.core.status import AdmissionReason
 
@@ -157,3 +164,53 @@ async def test_a_model_name_with_braces_does_not_upset_the_sentence() -> None:
     exchange = await rig.ask(body=orjson.dumps(chat(name)))
     assert exchange.status == 503
     assert name in exchange.json()["error"]["message"]
+
+
+def memory_refusal(retry_after_ms: int | None) -> InsufficientMemory:
+    return InsufficientMemory("d", 1, 1, 1, 1, 4, 2, "card", retry_after_ms=retry_after_ms)
+
+
+@pytest.mark.parametrize(("after_ms", "header"), [(None, None), (2500, b"3"), (1, b"1")])
+async def test_memory_that_may_come_back_says_when(after_ms: int | None, header: bytes | None) -> None:
+    rig = Rig()
+    rig.models.refusal = memory_refusal(after_ms)
+    exchange = await rig.ask(body=chat())
+    assert (exchange.status, exchange.headers.get(b"retry-after")) == (503, header)
+    error = exchange.json()["error"]
+    assert (error["code"], error["retryable"]) == ("insufficient_capacity", header is not None)
+
+
+LOCAL = {"name": "local", "provider_type": "managed_model", "deployment": "d", "models": ["qwen"]}
+CLOUD = {"name": "cloud", "provider_type": "openai", "base_url": "https://api.example.com/v1", "models": ["qwen"]}
+ANY = {"name": "any", "provider_type": "openai", "base_url": "https://any.example.com/v1"}
+
+
+@pytest.mark.parametrize(("spare", "answered_by"), [(CLOUD, "cloud"), (ANY, "any")])
+async def test_a_cold_deployment_with_fallback_goes_to_the_next_provider(
+    spare: dict[str, object], answered_by: str
+) -> None:
+    rig = Rig(routes(LOCAL, spare), MemoryUpstream(MemoryResponse(completion())))
+    rig.models.refusal = NoReadyReplica("d", fallback=True)
+    exchange = await rig.ask(body=chat())
+    assert exchange.status == 200
+    record = rig.sink.last
+    assert (record.provider, record.route_class, record.failover_engaged) == (answered_by, "external", True)
+    assert exchange.headers[b"x-sbproxy-route-class"] == b"external"
+
+
+@pytest.mark.parametrize("fallback", [False, True])
+async def test_without_another_provider_or_policy_the_cold_one_is_the_answer(fallback: bool) -> None:
+    rig = Rig(routes(LOCAL) if fallback else routes(LOCAL, CLOUD))
+    rig.models.refusal = NoReadyReplica("d", fallback=fallback)
+    exchange = await rig.ask(body=chat())
+    assert (exchange.status, exchange.headers[b"retry-after"]) == (503, b"1")
+    assert exchange.json()["error"]["code"] == "no_ready_replica"
+    assert rig.upstream.sent == []
+
+
+async def test_two_cold_deployments_and_no_other_provider(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig(routes(LOCAL, LOCAL | {"name": "second", "deployment": "e"}))
+    rig.models.refusal = NoReadyReplica("d", fallback=True)
+    exchange = await rig.ask(body=chat())
+    assert exchange.status == 503
+    assert rig.models.priorities == ["standard", "standard"]

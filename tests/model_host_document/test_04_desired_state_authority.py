@@ -31,7 +31,7 @@ NOT_ON_ONE_MACHINE = {
 
 def test_the_files_map_is_shown_and_cannot_be_written(served: Daemon) -> None:
     """With file_managed, which is also what silence means, the map is read-only and has no stored revision."""
-    assert "authority" not in served.config.read_text()
+    assert "authority:" not in served.config.read_text()
     document = admin(served, "GET", f"{HOST}/deployments").json()
     assert document["deployments"].keys() == {"tiny"}
     assert {key: document[key] for key in ("authority", "read_only", "revision", "content_digest")} == {

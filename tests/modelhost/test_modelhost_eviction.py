@@ -153,6 +153,18 @@ async def test_max_resident_models_is_a_count_over_all_devices(tmp_path: Path) -
     await world.close()
 
 
+async def test_who_waits_for_the_count_is_told_the_count(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    config = host_config(a={}, b={"queue_timeout_ms": 40})
+    config = config.model_copy(update={"cache": config.cache.model_copy(update={"max_resident_models": 1})})
+    await (await world.host.prepare(world.catalog, config)).commit()
+    permit = await world.host.acquire("a", "standard")
+    with pytest.raises(AdmissionRejected, match=r"max_resident_models is 1, and it is 1 of 1 .* held by a"):
+        await world.host.acquire("b", "standard")
+    permit.release()
+    await world.close()
+
+
 async def test_an_evicted_deployment_with_cold_start_reject_refuses_the_parked(small: World) -> None:
     await small.apply(a={"warm": True, "cold_start": "reject"}, b={})
     permit = await small.host.acquire("a", "standard")

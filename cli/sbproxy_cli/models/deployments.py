@@ -141,7 +141,7 @@ async def _finish(client: AdminClient, job_id: str) -> dict[str, Any]:
 
 
 async def _why(client: AdminClient, job: Job) -> str:
-    """A lifecycle job's error is no more than a code (contracts section 17); the replica that failed knows the cause."""
+    """A lifecycle job's error is only a code (contracts section 17); the replica that failed knows the cause."""
     told = job.error or job.error_code or "no reason was recorded"
     try:
         rows = (await client.status()).deployments

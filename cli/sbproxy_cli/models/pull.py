@@ -74,7 +74,7 @@ def pull(
 def _how_to_select(local: Local) -> str:
     if local.loaded is None:
         return "name an ID, use --all, or name a configuration"
-    return "the configuration has no deployments; name an ID, or use --all"
+    return "the configuration has nothing to fetch; name an ID, or use --all"
 
 
 def _collect(local: Local, pulled: list[Pulled]) -> GcReport | None:
@@ -129,8 +129,8 @@ def _candidates(local: Local, wanted: Wanted) -> list[tuple[str, str | None, str
 def _answer(pulled: list[Pulled], collected: GcReport | None, output_format: Format) -> None:
     if collected is not None and collected.budget_unsatisfied_bytes:
         diagnostics.note(
-            f"the cache is {human_size(collected.budget_unsatisfied_bytes)} above its budget, and all that is left is in use or was pulled just now;"
-            " raise cache.budget_gib or remove deployments"
+            f"the cache is {human_size(collected.budget_unsatisfied_bytes)} above its budget, and all that is left is"
+            " in use or was pulled just now; raise cache.budget_gib or remove deployments"
         )
     if output_format is Format.json:
         gc = {} if collected is None else {"gc": asdict(collected)}

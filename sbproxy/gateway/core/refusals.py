@@ -29,6 +29,7 @@ _MEDIA_WORDS = re.compile(r"(image|audio|video) input is not supported")
 # An embedding input is encoded in one batch, which holds a whole context; the engine calls a longer one its own fault.
 _TOO_LARGE = re.compile(r"input \(([0-9]{1,9}) tokens\) is too large to process\. .{0,80}batch size: ([0-9]{1,9})\)")
 _NO_LOGITS = "the current context does not logits computation"
+_NO_POOLING = "Pooling type 'none' is not OAI compatible"
 _WORD = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _KIND = re.compile(r"[a-z_]{1,64}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
@@ -47,6 +48,9 @@ def engine_refusal(status: int, body: bytes, *, model: str, surface: Surface) ->
     text = message if isinstance(message, str) else ""
     if status == 501 or kind == "not_supported_error" or text.startswith(_NO_LOGITS):
         return UnsupportedByModel(model, surface)
+    if text.startswith(_NO_POOLING):
+        # Nothing that a caller could correct: the log tells the operator.
+        return EngineFault(model, status, "the model file names no pooling; set extra_args: [--pooling, mean]")
     too_large = _TOO_LARGE.match(text)
     if too_large is not None:
         return ContextLengthExceeded(model, int(too_large[1]), int(too_large[2]))

@@ -6,7 +6,7 @@ Building connections' details out of a provider is ``providers``'s work; hosts a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sbproxy.config.core.origin_rules import public_models
 from sbproxy.config.core.origins import AiProxyAction, OriginConfig, ProviderConfig
@@ -17,7 +17,8 @@ from sbproxy.near import near_names
 
 @dataclass(frozen=True, slots=True)
 class OriginRoutes:
-    """One origin. ``named`` holds every model that may be asked for by a name the configuration knows.
+    """One origin. ``named`` holds every model that may be asked for by a name the configuration knows, with the
+    provider that answers; ``spares`` the others that offer it, in order, where there are any.
 
     ``open_provider`` takes any other name that the lists allow. ``default_model`` stands in when a request names none.
     """
@@ -29,6 +30,7 @@ class OriginRoutes:
     allowed: frozenset[str]
     blocked: frozenset[str]
     max_body_bytes: int
+    spares: Mapping[str, tuple[Provider, ...]] = field(default_factory=dict)
 
     def provider_for(self, model: str) -> Provider | None:
         """The provider that serves a public model name here, or None."""
@@ -73,22 +75,27 @@ def compile_routes(
 
 def _compile_origin(host: str, action: AiProxyAction, known: Mapping[str, ModelFacts]) -> OriginRoutes:
     allowed, blocked = frozenset(action.allowed_models), frozenset(action.blocked_models)
-    named: dict[str, Provider] = {}
+    offers: dict[str, list[Provider]] = {}
     open_provider: HostedProvider | None = None
     defaults: list[str] = []
     for config in in_order(action.providers):
         provider = compile_provider(host, config, known)
         for model in _public_names(config):
-            # The first provider keeps a name; one that lists it wins over one that would take any.
-            named.setdefault(model, provider)
+            offers.setdefault(model, []).append(provider)
         if config.default_model is not None:
             defaults.append(config.default_model)
         if open_provider is None and isinstance(provider, HostedProvider) and not config.models:
             open_provider = provider
+    if open_provider is not None:
+        # One that lists a name wins over one that would take any.
+        for listed in offers.values():
+            if open_provider not in listed:
+                listed.append(open_provider)
     routes = OriginRoutes(host, {}, open_provider, None, allowed, blocked, action.max_body_size)
-    visible = {model: provider for model, provider in named.items() if routes.permits(model)}
+    visible = {model: listed[0] for model, listed in offers.items() if routes.permits(model)}
+    spares = {model: tuple(offers[model][1:]) for model in visible if len(offers[model]) > 1}
     default = next((model for model in defaults if model in visible), None)
-    return OriginRoutes(host, visible, open_provider, default, allowed, blocked, action.max_body_size)
+    return OriginRoutes(host, visible, open_provider, default, allowed, blocked, action.max_body_size, spares)
 
 
 def in_order(providers: list[ProviderConfig]) -> list[ProviderConfig]:

@@ -60,8 +60,11 @@ def rotated(record: KeyRecord, secret_hash: str, grace_secs: int, now: float) ->
 
 
 def seeded(record: KeyRecord, seed: KeyRecord, now: float) -> KeyRecord | None:
-    """A stored record brought to what its seed says; None when it is so already. Its status stays: a seed does not
-    bring a revoked key back."""
+    """A stored record brought to what its seed says; None when it is so already.
+
+    Its status stays, so that a seed does not bring a revoked key back, and so does a secret that was rotated since,
+    unless the seed names another token now.
+    """
     kept = replace(
         seed,
         policy_revision=record.policy_revision,
@@ -70,6 +73,13 @@ def seeded(record: KeyRecord, seed: KeyRecord, now: float) -> KeyRecord | None:
         updated_at=record.updated_at,
         expires_at=record.expires_at,
     )
+    if seed.seed_hash == record.seed_hash:
+        kept = replace(
+            kept,
+            secret_hash=record.secret_hash,
+            prev_secret_hash=record.prev_secret_hash,
+            prev_hash_expires_at=record.prev_hash_expires_at,
+        )
     return None if kept == record else next_revision(kept, now)
 
 
@@ -100,4 +110,3 @@ _READ: Final[Mapping[str, Callable[[Any], Any]]] = {
     ),
     "metadata": dict,
 }  # fmt: skip
-

@@ -51,7 +51,7 @@ FIELDS: tuple[PolicyField, ...] = (
     PolicyField("blocked_models", "blocked_models", "list", [], _MODEL, "403 model_not_allowed"),
     PolicyField("allowed_providers", "allowed_providers", "list", [], _PROVIDER, "403 provider_not_allowed"),
     PolicyField("blocked_providers", "blocked_providers", "list", [], _PROVIDER, "403 provider_not_allowed"),
-    PolicyField("allowed_tools", "allowed_tools", "list", None, _TOOLS, "403 tool_not_allowed; an empty list denies all"),
+    PolicyField("allowed_tools", "allowed_tools", "list", None, _TOOLS, "403 tool_not_allowed; [] denies all"),
     PolicyField("require_pii_redaction", "require_pii_redaction", "list", [], "decisions.guardrails.pii",
                 "500 pii_rule_inactive where the origin does not apply the rule"),
     PolicyField("principal_selectors", "principal_selectors", "selectors", [], "decisions.principal",

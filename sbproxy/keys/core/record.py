@@ -54,6 +54,8 @@ class KeyRecord:
     prev_secret_hash: str | None = field(default=None, repr=False)
     prev_hash_expires_at: float | None = None
     hash_alg: str = HASH_ALG
+    seed_hash: str | None = field(default=None, repr=False)
+    """The verifier that the configuration gave when it was last followed; a rotation does not change it."""
     name: str | None = None
     max_requests_per_minute: int | None = None
     max_tokens_per_minute: int | None = None
