@@ -37,7 +37,7 @@ def doctor(
 
     report = examine(local, os.environ, strict=strict, online=online)
     if output_format is Format.json:
-        output.document(report)
+        output.envelope("doctor", report)
     else:
         from sbproxy_cli.checkup.text import blocks
 

@@ -32,6 +32,8 @@ from sbproxy.errors.config import ConfigError, ConfigInvalid
 from sbproxy.errors.daemon import DaemonError
 from sbproxy.errors.engines import EngineError
 from sbproxy.errors.gateway import GatewayError
+from sbproxy.errors.governance import GovernanceError
+from sbproxy.errors.keys import KeyMaterialUnusable, KeysError, KeySettingInvalid
 from sbproxy.errors.modelhost import InvalidDesired, ModelHostError, UnknownDeployment
 from sbproxy.errors.observe import ObserveError
 
@@ -55,6 +57,10 @@ CAUSES: dict[type[SbproxyError], Cause] = {
     ArtifactError: "runtime",
     EngineError: "runtime",
     GatewayError: "runtime",
+    GovernanceError: "runtime",
+    KeysError: "runtime",
+    KeySettingInvalid: "input",
+    KeyMaterialUnusable: "input",
     AdminError: "runtime",
     DaemonError: "runtime",
     ClientError: "runtime",

@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from sbproxy.errors import SbproxyError, admin, artifacts, catalog, config, daemon, engines, gateway, modelhost, observe
+from sbproxy.errors import (
+    SbproxyError,
+    admin,
+    artifacts,
+    catalog,
+    config,
+    daemon,
+    engines,
+    gateway,
+    governance,
+    keys,
+    modelhost,
+    observe,
+)
 
 STATUSES: dict[type[SbproxyError], int] = {
     admin.InvalidBody: 400,
@@ -53,6 +66,18 @@ STATUSES: dict[type[SbproxyError], int] = {
     engines.EngineError: 502,
     gateway.GatewayError: 502,
     daemon.DaemonError: 500,
+    keys.KeysError: 500,
+    keys.KeyManagementOff: 409,
+    keys.UnknownKey: 404,
+    keys.UnknownCredential: 404,
+    keys.KeyRecordExists: 409,
+    keys.KeyRevisionConflict: 409,
+    keys.KeyTerminal: 409,
+    keys.RotationRefused: 409,
+    keys.ConfiguredRecord: 409,
+    keys.CredentialInUse: 409,
+    governance.GovernanceError: 500,
+    governance.GovernanceUnavailable: 503,
 }
 
 # A candidate that says something wrong is the file's fault; one that cannot be read or built is the daemon's, which is
@@ -81,6 +106,10 @@ RELOAD_STATUSES: dict[type[SbproxyError], int] = {
     daemon.DaemonError: 500,
     engines.EngineError: 500,
     gateway.GatewayError: 500,
+    governance.GovernanceError: 500,
+    keys.KeySettingInvalid: 400,
+    keys.KeyMaterialUnusable: 400,
+    keys.KeysError: 500,
     modelhost.ModelHostError: 500,
     observe.ObserveError: 500,
 }

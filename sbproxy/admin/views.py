@@ -77,6 +77,7 @@ def job(record: JobRecord) -> Job:
 
 
 def host_status(rows: Sequence[StatusRow], runtime_revision: int) -> HostStatus:
+    """``models`` repeats ``deployments``."""
     shown = [_deployment(row) for row in rows]
     return HostStatus(
         serving=any(row.state == "ready" for row in rows),

@@ -219,7 +219,7 @@ class KeyRevisionConflict(KeyAdministrationError):
 
 @dataclass(eq=False)
 class KeyTerminal(KeyAdministrationError):
-    code: ClassVar[str] = "key_revoked"
+    code: ClassVar[str] = "key_terminal"
     key_id: str
     current_revision: int
 

@@ -63,6 +63,9 @@ class AdmissionRejected(ModelHostError):
     detail: str = ""
     retry_after_ms: int | None = None
 
+    where: str = ""
+    """The caller's place in the queue, which is no secret to it, as the names of other deployments are."""
+
     @property
     def may_retry(self) -> bool:
         """Whether the same request can succeed later without an operator's help."""
@@ -111,11 +114,20 @@ class InsufficientMemory(ModelHostError):
     """What holds the memory: deployments with what each of them has."""
     retry_after_ms: int | None = None
     """None where waiting alone cures nothing."""
+    most_models: int | None = None
+    """The number of models that may be resident, where that and no memory refused."""
 
     @property
     def may_retry(self) -> bool:
         """Whether the same request can succeed later without an operator's help."""
         return self.retry_after_ms is not None
+
+    @property
+    def where(self) -> str:
+        """The estimate against what is free, without the names of others."""
+        if self.most_models is not None:
+            return f"as many models run as may at once, {self.most_models}"
+        return f"it needs {_amount(self.total_bytes)}, {_amount(self.free_bytes)} are free"
 
     def text(self) -> str:
         tail = f"; {self.detail}" if self.detail else ""

@@ -95,6 +95,8 @@ def _body(call: Call, error: SbproxyError, outcome: Outcome, code: str | None) -
     message = outcome.sentence.replace("{model}", f"the model {call.model!r}") if outcome.sentence else error.text()
     if outcome.managed:
         retryable = error.may_retry if isinstance(error, AdmissionRejected | InsufficientMemory) else error.retryable
+        if isinstance(error, AdmissionRejected | InsufficientMemory) and error.where:
+            message = f"{message}: {error.where}"
         return managed_model_error(message, code=code or error.code, request_id=call.request_id, retryable=retryable)
     if isinstance(error, ProviderRefused):
         return openai_error(message, kind=error.kind, code=code, param=error.param)
@@ -126,7 +128,10 @@ def _extra_headers(error: SbproxyError, outcome: Outcome) -> HeaderPairs:
     if isinstance(error, ProviderRefused):
         return ((b"retry-after", error.retry_after.encode()),) if error.retry_after else ()
     seconds = outcome.retry_after_s
-    after_ms = error.retry_after_ms if isinstance(error, AdmissionRejected | InsufficientMemory) else None
-    if after_ms is not None and error.may_retry:
-        seconds = max(1, math.ceil(after_ms / 1000))
+    if (
+        isinstance(error, AdmissionRejected | InsufficientMemory)
+        and error.may_retry
+        and error.retry_after_ms is not None
+    ):
+        seconds = max(1, math.ceil(error.retry_after_ms / 1000))
     return ((b"retry-after", b"%d" % seconds),) if seconds is not None else ()

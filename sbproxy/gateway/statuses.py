@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sbproxy.errors import SbproxyError, artifacts, engines, gateway, modelhost
+from sbproxy.errors import SbproxyError, artifacts, engines, gateway, keys, modelhost
 
 INVALID = "invalid_request_error"
 SERVER = "server_error"
+AUTHENTICATION = "authentication_error"
+PERMISSION = "permission_error"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +89,31 @@ OUTCOMES: dict[type[SbproxyError], Outcome] = {
     modelhost.UnknownDeployment: _managed(
         503, "nothing that could run {model} is deployed", code="no_eligible_replica"
     ),
-    modelhost.InsufficientMemory: _managed(503, "{model} does not fit the memory that is free now"),
+    modelhost.InsufficientMemory: _managed(503, "there is no room for {model} now"),
     modelhost.ResetRefused: INTERNAL,
     modelhost.FoundationChanged: INTERNAL,
     modelhost.ModelHostError: _managed(503, "{model} cannot run now; the operator sees why in its status"),
     engines.EngineError: _managed(503, "the engine of {model} cannot run; the operator sees why in its status"),
     artifacts.ArtifactError: _managed(503, "the files of {model} are not ready; the operator sees why in its status"),
+    keys.KeyMissing: _refused(401, "auth_denied", kind=AUTHENTICATION),
+    keys.KeyUnknown: _refused(401, "auth_denied", kind=AUTHENTICATION),
+    keys.KeyConflict: _refused(400, "auth_denied"),
+    keys.PiiRuleInactive: Outcome(500, SERVER, "policy_denied"),
+    keys.KeyStoreUnavailable: Outcome(503, SERVER, "key_store_unavailable", retry_after_s=1),
+    keys.CredentialUnusable: Outcome(
+        503,
+        SERVER,
+        "credential_unusable",
+        sentence="the upstream credential of this key cannot be used; tell the operator",
+    ),
+    keys.KeyBlocked: _refused(403, "policy_denied", kind=PERMISSION),
+    keys.KeyRevoked: _refused(403, "policy_denied", kind=PERMISSION),
+    keys.KeyExpired: _refused(403, "policy_denied", kind=PERMISSION),
+    keys.TenantMismatch: _refused(403, "policy_denied", kind=PERMISSION),
+    keys.PrincipalNotAllowed: _refused(403, "policy_denied", kind=PERMISSION),
+    keys.ModelNotAllowed: _refused(403, "policy_denied", kind=PERMISSION),
+    keys.ProviderNotAllowed: _refused(403, "policy_denied", kind=PERMISSION),
+    keys.ToolNotAllowed: _refused(403, "policy_denied", kind=PERMISSION),
 }
 
 ADMISSION: dict[str, Outcome] = {

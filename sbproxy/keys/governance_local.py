@@ -31,11 +31,12 @@ COMMIT_S = 0.1
 
 
 class LocalGovernor:
-    """Implements ``Governor``; answers everything at once. Any thread may call it.
+    """Implements ``Governor``; answers everything at once, on the event loop.
 
     There are no leases: while the process lives, its reservations do, and those that it leaves open, by a kill or by
     stopping, are booked at their ceilings when the file is opened next. When the disk fails, limits are enforced from
-    memory all the same, ``usage`` says ``degraded``, and the next commit that succeeds writes everything.
+    memory all the same, ``usage`` says ``degraded``, and the next commit that succeeds writes everything. One for each
+    process and file: it stays when the configuration is reloaded, for limits come with each request.
     """
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
@@ -50,6 +51,7 @@ class LocalGovernor:
             LOG.warning("%d requests were open when the last process ended; booked at their ceilings", self.recovered)
         self._clock = clock
         self._ids = count()
+        # Between the loop and the writer, which takes what changed; held for microseconds.
         self._lock = threading.Lock()
         self._changed: set[str] = set()
         self._opened: dict[str, Reservation] = {}

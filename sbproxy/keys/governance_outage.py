@@ -27,7 +27,7 @@ class Outage:
         """Whether this failure is the first of an outage."""
         if self._ledger is not None:
             return False
-        self._ledger = Ledger()
+        self._ledger = Ledger(self._seen.values())
         return True
 
     def over(self) -> bool:
@@ -74,7 +74,7 @@ class Outage:
                 return Reservation(reservation_id, key_id, ask.tokens, ask.micro_usd, window, None, governed=False)
             case "degraded":
                 if self._ledger is None:
-                    self._ledger = Ledger()
+                    self._ledger = Ledger(self._seen.values())
                 answer = self._ledger.take(reservation_id, key_id, limits, ask, now)
                 if isinstance(answer, Reservation):
                     answer.governed = False

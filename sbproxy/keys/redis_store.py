@@ -13,8 +13,10 @@ from typing import Any, Final, TypeVar, cast
 from urllib.parse import urlsplit
 
 from redis.asyncio import BlockingConnectionPool, Redis
+from redis.driver_info import DriverInfo
 from redis.exceptions import RedisError
 
+from sbproxy import __version__
 from sbproxy.errors.keys import (
     CredentialInUse,
     KeyRecordExists,
@@ -69,6 +71,8 @@ if #bound > 0 then table.sort(bound) return bound end
 return redis.call('HDEL', KEYS[2], ARGV[1])
 """
 
+# Said here, or the client would look on the disk for its own version at every connection.
+_DRIVER = DriverInfo("sbproxy", __version__)
 _Result = TypeVar("_Result")
 
 
@@ -76,7 +80,7 @@ def redis_at(url: str, *, connections: int = CONNECTIONS) -> Redis:
     """A client that waits for nothing longer than :data:`TIMEOUT_S`. Connects when it is first asked."""
     pool = BlockingConnectionPool.from_url(
         url, max_connections=connections, timeout=TIMEOUT_S, socket_timeout=TIMEOUT_S,
-        socket_connect_timeout=TIMEOUT_S, health_check_interval=15,
+        socket_connect_timeout=TIMEOUT_S, health_check_interval=15, driver_info=_DRIVER,
     )  # fmt: skip
     return Redis.from_pool(pool)
 
@@ -175,7 +179,9 @@ class RedisBroadcast:
     def __init__(self, url: str) -> None:
         self._redis = redis_at(url, connections=2)
         # The subscription waits for messages as long as it takes.
-        self._subscriber = Redis.from_url(url, socket_connect_timeout=TIMEOUT_S, health_check_interval=15)
+        self._subscriber = Redis.from_url(
+            url, socket_connect_timeout=TIMEOUT_S, health_check_interval=15, driver_info=_DRIVER
+        )
         self._where = shown_url(url)
         self._task: asyncio.Task[None] | None = None
         self.subscribed = asyncio.Event()

@@ -66,7 +66,7 @@ class SqliteKeyStore:
                 self._db = None
 
         await asyncio.get_running_loop().run_in_executor(self._thread, shut)
-        self._thread.shutdown()
+        self._thread.shutdown(wait=False)
 
     async def get_key(self, key_id: str) -> KeyRecord | None:
         def read(db: sqlite3.Connection) -> KeyRecord | None:

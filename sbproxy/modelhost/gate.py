@@ -249,16 +249,15 @@ class Gate:
             self._on_forsaken()
 
     def _full(self) -> AdmissionRejected:
-        return self._rejection("queue_full", f"{self._queue.active} active and {self._queue.waiting} waiting")
+        return self._rejection("queue_full", "", f"{self._queue.active} active and {self._queue.waiting} waiting")
 
     def _late(self, ticket: int) -> AdmissionRejected:
         waited = f"no place became free within {self._bound_s:g} s"
         position = self._queue.position(ticket)
-        return self._rejection(
-            "queue_timeout", f"{waited}, {position} of {self._queue.waiting} in the queue" if position else waited
-        )
+        where = f"{position} of {self._queue.waiting} in the queue" if position else ""
+        return self._rejection("queue_timeout", waited, where)
 
-    def _rejection(self, reason: Literal["queue_full", "queue_timeout"], detail: str) -> AdmissionRejected:
-        if self._cause is not None:
-            detail = f"{detail}; {self._cause()}"
-        return AdmissionRejected(self.deployment, reason, detail, retry_after_ms=int(self._patience.queue_s * 1000))
+    def _rejection(self, reason: Literal["queue_full", "queue_timeout"], detail: str, where: str) -> AdmissionRejected:
+        said = [detail, where, self._cause() if self._cause is not None else ""]
+        retry_after_ms = int(self._patience.queue_s * 1000)
+        return AdmissionRejected(self.deployment, reason, "; ".join(filter(None, said)), retry_after_ms, where)

@@ -248,6 +248,7 @@ class Residency:
             detail="; ".join((*notes, wish.detail)),
             holders=tuple(self._told(owner) for owner in holders if self.ledger.holds(owner)),
             retry_after_ms=wish.retry_after_ms if passing else None,
+            most_models=self.house.max_resident_models if _by_count(decision) else None,
         )
 
     def _why(self, waiting: _Waiting) -> str:
@@ -257,7 +258,7 @@ class Residency:
         held = ", ".join(self._told(owner) for owner in self._holders(waiting))
         place = self._place_in_queue(waiting)
         text = f"it needs {total} and is {place} that wait for room"
-        if isinstance(decision, Await | Evict) and decision.for_count:
+        if decision is not None and _by_count(decision):
             text = (
                 f"max_resident_models is {self.house.max_resident_models}, and it is {place} that wait for one to leave"
             )
@@ -285,3 +286,14 @@ class Residency:
 
     def _told(self, owner: Generation) -> str:
         return f"{owner[0]} ({amount(self.ledger.held_bytes(owner))})"
+
+
+def _by_count(decision: Decision) -> bool:
+    """It is the number of resident models that stands in the way."""
+    match decision:
+        case Refused(reason=reason):
+            return reason == "count"
+        case Await(for_count=for_count) | Evict(for_count=for_count):
+            return for_count
+        case _:
+            return False

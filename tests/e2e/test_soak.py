@@ -88,11 +88,12 @@ class Client:
 
 
 async def read_chunked(reader: asyncio.StreamReader) -> bytes:
+    """The body; IncompleteReadError for one that the gateway cut, by a reset or before the last chunk."""
     payload = b""
-    while size := int((await reader.readline()).strip() or b"0", 16):
+    while size := int(await reader.readuntil(b"\r\n"), 16):
         payload += await reader.readexactly(size)
         await reader.readexactly(2)
-    await reader.readline()
+    await reader.readuntil(b"\r\n")
     return payload
 
 

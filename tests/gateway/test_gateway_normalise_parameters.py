@@ -112,6 +112,26 @@ class TestTokens:
         assert repaired(body, surface, EngineLimits()) is body
 
 
+MANY = {
+    "type": "object",
+    "properties": {"a": {"enum": list(range(600))}, "b": {"anyOf": [{"const": n} for n in range(401)]}},
+}
+WIDE = {"type": "object", "properties": {f"p{n}": {} for n in range(5001)}}
+
+
+@pytest.mark.parametrize("large", [MANY, WIDE, {"type": "object", "$defs": {"x": [MANY]}}])
+def test_schemas_that_would_hold_an_engine_up(large: dict[str, Any]) -> None:
+    assert refused(chat(tools=[WEATHER, tool(parameters=large)])) == "tools[1].function.parameters"
+    assert refused(chat(response_format=schema({"name": "n", "schema": large}))) == "response_format.json_schema.schema"
+    assert refused(chat(json_schema=large)) == "json_schema"
+    assert refused({"prompt": "x", "json_schema": large}, "completions") == "json_schema"
+
+
+def test_schemas_that_are_large_but_bounded() -> None:
+    body = chat(response_format=schema({"name": "n", "schema": {"enum": list(range(1000))}}))
+    assert repaired(body) is body
+
+
 def schema(inner: dict[str, Any]) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": inner}
 
@@ -137,7 +157,7 @@ def schema(inner: dict[str, Any]) -> dict[str, Any]:
         ("audio", {"voice": "x"}, None), ("web_search_options", {}, None), ("reasoning_effort", 5, None),
         ("reasoning_effort", "wibble", None), ("reasoning_format", "hidden", None), ("reasoning_format", 5, None),
         ("chat_template_kwargs", "x", None), ("verbosity", "loud", None), ("service_tier", 5, None),
-        ("prediction", "x", None),
+        ("prediction", "x", None), ("grammar", 5, None), ("grammar", "x" * 16385, None), ("json_schema", "x", None),
     ],
 )  # fmt: skip
 def test_parameters_of_a_chat(name: str, value: Any, param: str | None) -> None:

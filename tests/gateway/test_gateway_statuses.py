@@ -17,6 +17,8 @@ from sbproxy.errors import SbproxyError, leaves
 from sbproxy.errors.artifacts import ArtifactError
 from sbproxy.errors.engines import EngineError, EngineLaunchFailed
 from sbproxy.errors.gateway import GatewayError, ProviderRefused, UnusableProvider
+from sbproxy.errors.governance import GovernanceRefusal
+from sbproxy.errors.keys import KeyAdministrationError, KeyRefused
 from sbproxy.errors.modelhost import (
     AdmissionRejected,
     FoundationChanged,
@@ -31,8 +33,8 @@ from sbproxy.modelhost.core.status import AdmissionReason
 for _module in pkgutil.iter_modules(sbproxy.errors.__path__, "sbproxy.errors."):
     importlib.import_module(_module.name)
 
-REACHING = (GatewayError, ModelHostError, EngineError, ArtifactError)
-ELSEWHERE = ("admin", "client", "cli", "config", "catalog", "observe", "daemon", "devices", "jobs", "tui")
+REACHING = (GatewayError, ModelHostError, EngineError, ArtifactError, KeyRefused, GovernanceRefusal)
+ELSEWHERE = ("admin", "client", "cli", "config", "catalog", "observe", "daemon", "devices", "governance", "jobs", "tui")
 """Modules of the tree whose leaves belong to other surfaces."""
 LEAVES = sorted(leaves(), key=lambda leaf: leaf.__qualname__)
 LEAVES_HERE = [leaf for leaf in LEAVES if issubclass(leaf, REACHING)]
@@ -45,7 +47,9 @@ def build(leaf: type[SbproxyError]) -> SbproxyError:
     hints = typing.get_type_hints(leaf)
     for field in dataclasses.fields(leaf):  # type: ignore[arg-type]
         kind = hints[field.name]
-        if kind is str:
+        if kind is str and field.name == "where":
+            values[field.name] = "1 of 2 in the queue"  # meant for callers
+        elif kind is str:
             values[field.name] = PRIVATE
         elif kind in (int, float):
             values[field.name] = kind(1)
@@ -66,7 +70,9 @@ def test_every_leaf_is_placed(leaf: type[SbproxyError]) -> None:
         assert covered or leaf is AdmissionRejected, f"give {leaf.__name__} a line in sbproxy.gateway.statuses"
         assert (outcome_of(build(leaf)) is INTERNAL) == (leaf in NOT_BY_A_REQUEST)
     else:
-        assert module in ELSEWHERE, f"can {leaf.__name__} reach the data plane?"
+        assert module in ELSEWHERE or issubclass(leaf, KeyAdministrationError), (
+            f"can {leaf.__name__} reach the data plane?"
+        )
         assert outcome_of(build(leaf)) is INTERNAL
 
 

@@ -8,7 +8,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import threading
 import time
 from contextlib import closing
 from pathlib import Path
@@ -163,13 +162,13 @@ def test_a_disk_that_fails_stops_no_request_and_loses_nothing_once_it_works(path
     database = governor._store._db
     database.execute("PRAGMA query_only = 1")
     governor.settle(held(governor, 40, limits=limits), 40, 0, estimated=False)
-    left = held(governor, 50, limits=limits)
+    governor.release(held(governor, 60, limits=limits))
+    held(governor, 50, limits=limits)
     time.sleep(COMMIT_S * 3)
     broken = usage(governor, limits)
     assert broken.backend.status == "degraded"
     assert broken.backend.detail
     assert isinstance(governor.try_reserve(KEY, limits, Ask(11, 0), NOON), BudgetExhausted)
-    governor.release(left)
     database.execute("PRAGMA query_only = 0")
     end = time.monotonic() + 5
     while usage(governor, limits).backend.status != "healthy":
@@ -177,28 +176,6 @@ def test_a_disk_that_fails_stops_no_request_and_loses_nothing_once_it_works(path
         time.sleep(0.02)
     governor.stop()
     governor = opened(path)
-    assert governor.recovered == 0
-    assert usage(governor, limits).budget_tokens.used == 40
-    governor.stop()
-
-
-def test_threads_together_stay_within_the_budget(path: Path) -> None:
-    governor, limits, let_in = opened(path), Limits(max_tokens=1000), []
-
-    def ask() -> None:
-        for _ in range(200):
-            answer = governor.try_reserve(KEY, limits, Ask(7, 0), NOON)
-            if isinstance(answer, Reservation):
-                governor.settle(answer, 5, 0, estimated=False)
-                let_in.append(answer)
-
-    threads = [threading.Thread(target=ask) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    now = usage(governor, limits)
-    assert now.budget_tokens.used == 5 * len(let_in) <= 1000
-    assert now.budget_tokens.reserved == 0
-    assert len({one.id for one in let_in}) == len(let_in)
+    assert governor.recovered == 1
+    assert usage(governor, limits).budget_tokens.used == 90
     governor.stop()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from sbproxy.errors.governance import BudgetExhausted, GovernanceUnavailable, RateExceeded
+from sbproxy.keys.core.budget_period import DAILY
 from sbproxy.keys.core.governance import Answer, Ask, Limits, Reservation, UsageSnapshot
 from sbproxy.keys.governance_redis import BACKOFF_S, RedisGovernor, RedisTier
 from support.redis_process import RedisProcess
@@ -261,6 +262,25 @@ async def test_posture_open_lets_in_and_books_later(start: Start, redis: RedisPr
     usage = await until(governor, 160, 0)
     assert usage.budget_tokens.remaining == 0
     assert isinstance(await ask(governor, 1), BudgetExhausted)
+
+
+async def test_what_was_used_in_an_outage_counts_in_the_span_of_the_day(start: Start, redis: RedisProcess) -> None:
+    daily = Limits(max_tokens=100, period=DAILY)
+    governor = start(RedisTier(posture="open", timeout_s=5), clock=Clock())
+    await settled(governor, await held(governor, 10, daily), 10)
+    redis.kill()
+    await settled(governor, await held(governor, 500, daily), 70)
+    redis.start()
+    await until(governor, 80, 0)
+    assert (await governor.usage(KEY, daily)).budget_tokens.used == 80
+
+
+async def test_a_take_that_comes_after_its_release_takes_nothing(start: Start) -> None:
+    governor = start(keep=False)
+    await governor._run(governor._end, KEY, "late", "release", 0, 0, 0, 0, 0, "")
+    reply = await governor._run(governor._take, KEY, "late", 50, 0, -1, -1, -1, -1, "", 0)
+    assert reply == ["ended"]
+    assert await counted(governor) == (0, 0)
 
 
 async def test_posture_degraded_goes_by_what_it_last_saw(start: Start, redis: RedisProcess) -> None:

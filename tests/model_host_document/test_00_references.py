@@ -29,10 +29,10 @@ HEADINGS = [
     "migrating_from_provider_serve",
 ]
 FILES = [HERE / f"test_{number:02}_{heading}.py" for number, heading in enumerate(HEADINGS, 1)]
-WAITS_FOR = {"cluster", "GPU", "M3", "M4", "macOS"}
+WAITS_FOR = {"cluster", "GPU", "M3", "M4", "macOS", "compression"}
 
 
-def tests_of(path: Path) -> set[str]:
+def named_in(path: Path) -> set[str]:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
     return {node.name for node in functions if node.name.startswith("test_")}
@@ -59,7 +59,7 @@ def test_what_a_heading_points_to_exists(path: Path) -> None:
     references = table(path, "PROVED_ELSEWHERE")
     for promise, reference in references.items():
         file, _, test = reference.partition("::")
-        assert test in tests_of(ROOT / file), f"{promise}: {reference}"
+        assert test in named_in(ROOT / file), f"{promise}: {reference}"
     waiting = table(path, "NOT_ON_ONE_MACHINE")
     assert set(waiting.values()) <= WAITS_FOR, waiting
     assert not set(references) & set(waiting)
@@ -72,4 +72,4 @@ def test_every_test_says_its_promise(path: Path) -> None:
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     silent = [node.name for node in functions if node.name.startswith("test_") and not ast.get_docstring(node)]
     assert not silent
-    assert tests_of(path) or table(path, "PROVED_ELSEWHERE")
+    assert named_in(path) or table(path, "PROVED_ELSEWHERE")

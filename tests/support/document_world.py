@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import threading
 import time
@@ -27,6 +28,27 @@ def managed(name: str, deployment: str, *models: str) -> str:
         f"        - {{name: {name}, provider_type: managed_model, deployment: {deployment}, "
         f"models: [{', '.join(models)}]}}\n"
     )
+
+
+def catalog_model(folder: Path, name: str, **variant: Any) -> str:
+    """A catalog entry of one variant ``only``; its file is written. ``variant`` replaces keys of the variant."""
+    file = f"{name}.gguf"
+    data = b"GGUF" + name.encode() * 300
+    (folder / file).write_bytes(data)
+    made = {
+        "id": "only",
+        "format": "gguf",
+        "quant": "Q4_0",
+        "engines": ["llama_cpp"],
+        "source": f"file:{folder}",
+        "revision": "1" * 40,
+        "files": [{"path": file, "sha256": hashlib.sha256(data).hexdigest(), "size_bytes": len(data)}],
+        "requirements": {"accelerators": ["cpu", "cuda", "metal"], "min_memory_bytes": 1},
+        "stability": "preview",
+        "certification": "test",
+    }
+    about = {"params": "1M", "license": "mit", "family": name, "context_length": 512}
+    return f"  {name}: {json.dumps({**about, 'variants': [made | variant]})}\n"
 
 
 def cli(handle: Daemon, *words: str) -> Ran:

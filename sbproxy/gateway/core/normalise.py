@@ -77,7 +77,8 @@ def _bounded(document: dict[str, Any], limits: EngineLimits) -> dict[str, Any]:
     count = document.get("n", 1)
     if limits.slots is not None and count > limits.slots:
         raise InvalidRequest(f"must be at most {limits.slots}: this model gives no more answers at once", "n")
-    old, new = document.get("max_tokens"), document.get("max_completion_tokens")
+    old: Any = document.get("max_tokens")
+    new: Any = document.get("max_completion_tokens")
     if old is None and new is None:
         return document
     for value, param in ((old, "max_tokens"), (new, "max_completion_tokens")):

@@ -9,11 +9,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sbproxy.errors.gateway import InvalidRequest
+from sbproxy.gateway.core.schemas import check_schema
 
 Check = Callable[[Any, str], None]
 _STOPS = 4
 _METADATA = 16
 _LOGIT_BIASES = 1024
+_GRAMMAR_CHARACTERS = 16384
 
 
 def _boolean(value: Any, param: str) -> None:
@@ -95,6 +97,17 @@ def _modalities(value: Any, param: str) -> None:
         raise InvalidRequest("must be text alone: managed models answer in nothing else", param)
 
 
+def _schema(value: Any, param: str) -> None:
+    _object(value, param)
+    check_schema(value, param)
+
+
+def _grammar(value: Any, param: str) -> None:
+    _text(value, param)
+    if len(value) > _GRAMMAR_CHARACTERS:
+        raise InvalidRequest(f"must hold at most {_GRAMMAR_CHARACTERS} characters", param)
+
+
 def _response_format(value: Any, param: str) -> None:
     _object(value, param)
     kind = value.get("type")
@@ -105,7 +118,7 @@ def _response_format(value: Any, param: str) -> None:
         _object(inner, f"{param}.json_schema")
         _text(inner.get("name"), f"{param}.json_schema.name")
         # Without a schema an engine constrains nothing, which the caller would read as a model that does not obey.
-        _object(inner.get("schema"), f"{param}.json_schema.schema")
+        _schema(inner.get("schema"), f"{param}.json_schema.schema")
 
 
 _SHARED: dict[str, Check] = {
@@ -117,6 +130,9 @@ _SHARED: dict[str, Check] = {
     "stop": _stop,
     "logit_bias": _logit_bias,
     "user": _text,
+    # An engine's own parameters, which are bounded like a schema of the API.
+    "json_schema": _schema,
+    "grammar": _grammar,
 }
 _CHAT: dict[str, Check] = {
     **_SHARED,

@@ -9,6 +9,7 @@ import re
 from typing import Any
 
 from sbproxy.errors.gateway import InvalidRequest
+from sbproxy.gateway.core.schemas import check_schema
 
 _MOST = 128
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -94,6 +95,7 @@ def _parameters(schema: Any, path: str) -> dict[str, Any]:
         raise InvalidRequest("must be a JSON schema of type object", f"{path}.type")
     if type(schema.get("properties", {})) is not dict:
         raise InvalidRequest("must be an object", f"{path}.properties")
+    check_schema(schema, path)
     if "type" in schema and "properties" in schema:
         return schema
     return {"type": "object", "properties": {}, **schema}

@@ -269,13 +269,14 @@ def _over(limit: int, used: int, held: int, asked: int) -> bool:
     return used + held + asked > limit or used >= limit
 
 
-def _buckets(account: Account, held: Reservation) -> Iterable[Bucket]:
+def _buckets(account: Account, held: Reservation) -> list[Bucket]:
     """Those that still are the ones it was let in by."""
-    yield account.life
+    buckets = [account.life]
     if account.window.start == held.window:
-        yield account.window
+        buckets.append(account.window)
     if held.span == account.turn:
-        yield account.span
+        buckets.append(account.span)
+    return buckets
 
 
 def _account(row: AccountRow) -> Account:

@@ -16,6 +16,8 @@ from sbproxy.errors.config import ConfigError, RestartRequired
 from sbproxy.errors.daemon import DaemonError
 from sbproxy.errors.engines import EngineBlocked, EngineError, EngineIncompatible, EngineLaunchFailed, UnsafeArgument
 from sbproxy.errors.gateway import GatewayError
+from sbproxy.errors.governance import GovernanceError, GovernanceRefusal, GovernanceUnavailable
+from sbproxy.errors.keys import KeyManagementOff, KeyRevisionConflict, KeysError, KeyStoreFailed, KeyTerminal
 from sbproxy.errors.modelhost import FoundationChanged, InsufficientMemory, ModelHostError, ResetRefused
 from sbproxy.errors.observe import ObserveError
 
@@ -42,6 +44,14 @@ NEXT_STEP: dict[type[SbproxyError], str] = {
     EngineLaunchFailed: "look at the engine's log, mend the cause, then clear with c",
     UnsafeArgument: "take the flag out of extra_args",
     GatewayError: "look at the request log",
+    GovernanceError: "look at the daemon's log",
+    GovernanceRefusal: "look at the key's usage and its limits",
+    GovernanceUnavailable: "see that the Redis of key governance runs",
+    KeysError: "look at the key and its policy",
+    KeyManagementOff: "set proxy.key_management.enabled in sb.yml and reload",
+    KeyRevisionConflict: "read the key again; somebody else changed it",
+    KeyTerminal: "mint another key",
+    KeyStoreFailed: "look at the daemon's log",
     ModelHostError: "look at the daemon's log",
     FoundationChanged: "stop the deployments first, then reload",
     InsufficientMemory: "take a smaller variant, less max_context or max_concurrency, or free memory",
