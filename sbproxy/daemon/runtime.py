@@ -35,7 +35,7 @@ def routes_of(loaded: Loaded, foundation: Foundation, deployments: Deployments |
 
 def _facts(model: CatalogModel, config: DeploymentConfig) -> ModelFacts:
     bounds = [bound for bound in (model.context_length, config.max_context) if bound is not None]
-    return ModelFacts(config.modality or model.modality, min(bounds, default=None))
+    return ModelFacts(config.modality or model.modality, min(bounds, default=None), config.concurrency)
 
 
 class Runtime:

@@ -13,7 +13,9 @@ from sbproxy.errors.gateway import (
     ModelNotFound,
     ProviderRefused,
     RemoteContentRefused,
+    UnsupportedContent,
 )
+from sbproxy.errors.governance import RateExceeded
 from sbproxy.errors.modelhost import AdmissionRejected, InsufficientMemory
 from sbproxy.gateway.call import Call
 from sbproxy.gateway.core.error_body import managed_model_error, openai_error
@@ -100,7 +102,7 @@ def _body(call: Call, error: SbproxyError, outcome: Outcome, code: str | None) -
         return managed_model_error(message, code=code or error.code, request_id=call.request_id, retryable=retryable)
     if isinstance(error, ProviderRefused):
         return openai_error(message, kind=error.kind, code=code, param=error.param)
-    if isinstance(error, InvalidRequest | RemoteContentRefused):
+    if isinstance(error, InvalidRequest | RemoteContentRefused | UnsupportedContent):
         return openai_error(message, kind=outcome.kind, code=code, param=error.param)
     param = "model" if isinstance(error, ModelNotFound) else None
     return openai_error(message, kind=outcome.kind, code=code, param=param)
@@ -134,4 +136,6 @@ def _extra_headers(error: SbproxyError, outcome: Outcome) -> HeaderPairs:
         and error.retry_after_ms is not None
     ):
         seconds = max(1, math.ceil(error.retry_after_ms / 1000))
+    elif isinstance(error, RateExceeded):
+        seconds = error.retry_after_s
     return ((b"retry-after", b"%d" % seconds),) if seconds is not None else ()

@@ -5,12 +5,15 @@ The permit is released exactly once a try, after the engine's connection is clos
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sbproxy.engines.core.model import Endpoint
 from sbproxy.errors.gateway import UnsupportedByModel, UpstreamBroken, UpstreamUnreachable
 from sbproxy.gateway.call import Call
+from sbproxy.gateway.core.normalise import normalise
 from sbproxy.gateway.core.providers import JSON_HEADERS, ManagedProvider
 from sbproxy.gateway.core.refusals import engine_refusal
-from sbproxy.gateway.core.request_body import body_for, refuse_media
+from sbproxy.gateway.core.request_body import Inference, body_for
 from sbproxy.gateway.exchange import HeaderPairs, Upstream, UpstreamClient
 from sbproxy.gateway.ports import ManagedModels, Permit
 from sbproxy.gateway.relay import relay
@@ -33,20 +36,20 @@ class ManagedDispatch:
     async def run(self, call: Call, provider: ManagedProvider) -> None:
         """Answer the call.
 
-        Raises what admission raises, UnsupportedByModel, and what the engine's answer stands for. A connection that
-        fails before anything reached the client is reported and tried once more: the engine may have been restarted.
+        Raises what ``normalise`` and admission raise, UnsupportedByModel, and what the engine's answer stands for. A
+        connection that fails before anything reached the client is reported and tried once more: the engine may have
+        been restarted. An answer of the engine, good or bad, is never asked for twice.
         """
         call.record.provider = provider.name
         call.record.deployment = provider.deployment
         call.record.route_class = "local"
         if call.surface not in provider.surfaces:
             raise UnsupportedByModel(call.model, call.surface)
-        if call.surface == "chat_completions":
-            refuse_media(call.inference.document, call.model)
+        inference = _for_engine(call, provider)
         for tried in range(1, _TRIES + 1):
             permit = await self._admit(call, provider.deployment)
             try:
-                await self._try(call, permit)
+                await self._try(call, permit, inference)
                 return
             except (UpstreamUnreachable, UpstreamBroken) as error:
                 permit.engine_failed(str(error))
@@ -66,14 +69,14 @@ class ManagedDispatch:
         finally:
             call.record.queued_ms = (call.record.queued_ms or 0.0) + (call.clock() - waited_from) * 1000
 
-    async def _try(self, call: Call, permit: Permit) -> None:
+    async def _try(self, call: Call, permit: Permit, inference: Inference) -> None:
         endpoint, upstream, headers = self._route(permit)
         response = await self._client.send(
             upstream,
             "POST",
             "/v1" + call.path,
             headers,
-            body_for(call.inference, endpoint.alias),
+            body_for(inference, endpoint.alias),
             timeout_s=ENGINE_SILENCE_S,
         )
         try:
@@ -92,3 +95,10 @@ class ManagedDispatch:
             headers = (*JSON_HEADERS, (b"authorization", b"Bearer " + endpoint.api_key.encode()))
             route = self._routes[endpoint.port] = (endpoint, Upstream(endpoint.host, endpoint.port), headers)
         return route
+
+
+def _for_engine(call: Call, provider: ManagedProvider) -> Inference:
+    """The request as engines get it. The call keeps the caller's own, which another kind of provider may read."""
+    given = call.inference
+    document = normalise(call.surface, given.document, call.model, provider.limits)
+    return given if document is given.document else replace(given, document=document)

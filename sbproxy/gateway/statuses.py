@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sbproxy.errors import SbproxyError, artifacts, engines, gateway, keys, modelhost
+from sbproxy.errors import SbproxyError, artifacts, engines, gateway, governance, keys, modelhost
 
 INVALID = "invalid_request_error"
 SERVER = "server_error"
@@ -114,6 +114,15 @@ OUTCOMES: dict[type[SbproxyError], Outcome] = {
     keys.ModelNotAllowed: _refused(403, "policy_denied", kind=PERMISSION),
     keys.ProviderNotAllowed: _refused(403, "policy_denied", kind=PERMISSION),
     keys.ToolNotAllowed: _refused(403, "policy_denied", kind=PERMISSION),
+    governance.RateExceeded: _refused(429, "rate_limited", kind="rate_limit_error"),
+    governance.BudgetExhausted: _refused(402, "budget_exceeded", kind="insufficient_quota"),
+    governance.GovernanceUnavailable: Outcome(
+        503,
+        SERVER,
+        "governance_unavailable",
+        sentence="the limits of this key cannot be checked now; try again shortly",
+        retry_after_s=1,
+    ),
 }
 
 ADMISSION: dict[str, Outcome] = {

@@ -135,7 +135,8 @@ def test_schema_is_a_json_schema() -> None:
 
 
 SECTION_10 = [
-    "schema_version", "command", "host", "features", "extensions", "gpus", "drivers", "nvidia_smi", "engines", "container_runtime", "containers",
+    "schema_version", "command",
+    "host", "features", "extensions", "gpus", "drivers", "nvidia_smi", "engines", "container_runtime", "containers",
     "package_managers", "git", "python", "huggingface", "model_cache_dir", "model_cache_exists",
     "model_cache_free_bytes", "shared_memory", "serve_entries", "cache_budget_check", "serve_demand", "local_serving",
     "foreign_model_caches",

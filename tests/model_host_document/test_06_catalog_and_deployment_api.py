@@ -30,6 +30,7 @@ PROVED_ELSEWHERE = {
     "rename is the new id without the old one; an omitted id is removed": "tests/modelhost/test_desired_document.py::test_a_plan_puts_every_deployment_in_one_place",
     "the accepted keys are those of the page and no others": "tests/modelhost/test_desired_document.py::test_the_accepted_keys_are_exactly_those_of_the_contract",
     "what GET shows may be sent back": "tests/modelhost/test_desired_document.py::test_what_get_shows_may_be_put_back",
+    "body, meaning and catalog are checked before the revision": "tests/modelhost/test_desired_document.py::test_the_map_is_looked_at_before_the_revision",
     "the digest does not depend on any order": "tests/modelhost/test_desired_document.py::test_the_digest_knows_no_order",
     "placement over nodes has no place in a local map": "tests/modelhost/test_desired_rules.py::test_what_needs_several_nodes_is_refused",
     "replicas times degree beyond the devices is refused with the shortfall": "tests/modelhost/test_desired_rules.py::test_replicas_need_devices_of_their_own",
@@ -165,6 +166,14 @@ MALFORMED = [
     (b'{"expected_revision": 2, "expected_revision": 2, "deployments": {}}', "invalid_body"),
     (
         b'{"expected_revision": 2, "deployments": {"a": {"model": "m", "cold_start": "wait", "what": 1}}}',
+        "invalid_body",
+    ),
+    (
+        b'{"expected_revision": 2, "deployments": {"a": {"model": "m", "model": "m", "cold_start": "wait"}}}',
+        "invalid_body",
+    ),
+    (
+        b'{"expected_revision": 2, "deployments": {"a": {"model": "m", "cold_start": "wait"}, "a": {"model": "m", "cold_start": "wait"}}}',
         "invalid_body",
     ),
     (b'{"expected_revision": 2.0, "deployments": {}}', "invalid_body"),

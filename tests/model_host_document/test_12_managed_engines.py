@@ -27,7 +27,7 @@ PROVED_ELSEWHERE = {
     "llama.cpp: two at once fetch one, under a lock": "tests/engines/test_engine_acquisition.py::test_two_at_once_fetch_one",
     "llama.cpp: a release of one's own is pinned by version and digest": "tests/engines/test_engine_acquisition.py::test_a_release_archive",
     "llama.cpp: CPU uses system memory, Metal and CUDA their devices": "tests/engines/test_engine_argv.py::test_cpu_offloads_nothing_cuda_and_metal_everything",
-    "vLLM: with a container runtime and no configuration a container is what runs": "tests/engines/test_engine_container_life.py::test_unconfigured_with_a_runtime_is_the_container_alone",
+    "vLLM: with a container runtime and nothing configured, only a container counts": "tests/engines/test_engine_container_life.py::test_unconfigured_with_a_runtime_is_the_container_alone",
     "vLLM: an image is pinned by digest or refused": "tests/engines/test_engine_container_argv.py::test_an_image_is_pinned_by_digest_or_refused",
     "vLLM: the network is internal and the container's own": "tests/engines/test_engine_container_argv.py::test_the_network_is_internal_and_the_containers_own",
     "vLLM: artifacts are read-only, the port is on loopback, shared memory is typed": "tests/engines/test_engine_container_argv.py::test_the_confinement_of_a_container",

@@ -82,7 +82,7 @@ def refused(answer: Answer, reason: str) -> dict[str, object]:
 
 def busy(handle: Daemon, stack: ExitStack) -> None:
     """One answer that takes its time has the only place of ``tiny``."""
-    fake_engine.configure(handle.directory, mode="slow_tokens", token_interval_ms=700)
+    fake_engine.configure(handle.directory, mode="slow_tokens", token_interval_ms=400)
     stack.enter_context(in_background(lambda: handle.chat()))
     until(lambda: handle.status_row()["active_requests"] == 1)
 
@@ -147,7 +147,9 @@ def test_a_load_without_room_is_refused_and_displaces_nobody(calm: Daemon) -> No
     assert [calm.chat(name).status for name in held] == [200, 200]
     pids = [calm.status_row(name)["pid"] for name in held]
     refused(calm.chat(), "insufficient_capacity")
-    assert "keeper" in calm.log.splitlines()[-1] + str(calm.status_row()["last_error"])
+    told = calm.status_row()["last_error"]
+    assert "max_resident_models is 2" in told
+    assert "held by anchor (0 MiB), keeper (0 MiB)" in told
     assert [calm.status_row(name)["pid"] for name in held] == pids
 
 
@@ -158,7 +160,7 @@ def test_a_model_that_fits_no_device_is_refused_before_it_becomes_desired(calm: 
     edit(calm, "      brief:", "      huge: {model: huge-model}\n      brief:")
     answer = reload(calm)
     calm.config.write_text(good)
-    assert answer.status == 422
+    assert (answer.status, answer.json()["code"]) == (500, "no_compatible_variant")
     assert "needs 1073741824 MiB of memory" in answer.json()["error"]
     assert (calm.status_row()["pid"], calm.chat().status) == (pid, 200)
 
@@ -171,7 +173,7 @@ def test_the_least_recently_used_idle_model_makes_room_and_the_pinned_one_stays(
     assert calm.chat("other").status == 200
     assert calm.status_row("keeper")["pid"] == keeper["pid"]
     row = calm.wait_state("stopped")
-    assert row["stop_cause"] == "eviction"
+    assert row["stop_cause"] == "capacity"
     assert not fake_engine.alive(tiny["pid"])
 
 

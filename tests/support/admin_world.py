@@ -47,6 +47,7 @@ from sbproxy.devices.core.model import Device
 from sbproxy.errors import SbproxyError
 from sbproxy.errors.admin import ReloadInFlight
 from sbproxy.errors.modelhost import JobNotCancellable, UnknownDeployment, UnknownJob
+from sbproxy.keys.ports import KeyAdministration
 from sbproxy.modelhost.core.desired_document import Replacement
 from sbproxy.modelhost.core.jobs import JobId, JobKind, JobProgress, JobRecord, JobState, StopKind
 from sbproxy.modelhost.core.status import MemoryEstimate, StatusRow
@@ -421,6 +422,7 @@ async def admin_world(
     max_streams: int = 32,
     max_own_streams: int = 8,
     max_entries: int = 1000,
+    keys: KeyAdministration | None = None,
 ) -> AsyncIterator[AdminWorld]:
     host, jobs, reloader, clock = MemoryHost(), MemoryJobs(), MemoryReloader(), Clock()
     artifacts, devices = MemoryArtifacts(), [Device(-1, "cpu", "CPU", 64 << 30, 32 << 30)]
@@ -444,6 +446,7 @@ async def admin_world(
         heartbeat_s=heartbeat_s,
         max_streams=max_streams,
         max_own_streams=max_own_streams,
+        keys=keys,
     )
     server = TestServer(build_app(deps))
     await server.start_server()

@@ -23,7 +23,7 @@ class KeyStoreConfig(Block):
     path: FilePath | None = None
     """File of `embedded`; unset means `keys.sqlite3` in the state directory."""
     url: Secret | None = None
-    """Secret: `redis://…`, `rediss://…` or `unix://…` address of `redis`."""
+    """Secret: the `redis://`, `rediss://` or `unix://` address of `redis`."""
 
 
 class KeyCacheConfig(Block):
@@ -105,9 +105,13 @@ class StaticBudget(Block):
     """US dollars; unset means no ceiling."""
 
 
-class KeyPolicyConfig(Block):
-    """What a seeded key may do; the same names as `POST /admin/keys`."""
+class KeySeed(Block):
+    """A key of the configuration that is put into the store; its policy has the names of `GET /admin/keys`."""
 
+    id: Identifier
+    """Key id; has to be the one in the token."""
+    key: Secret
+    """Secret: the whole token, `sbp_<id>_<64 hex>` or `sk-<id>-<secret>`."""
     name: ShortName | None = None
     """A name for people."""
     max_requests_per_minute: _Count | None = None
@@ -144,15 +148,6 @@ class KeyPolicyConfig(Block):
     """Let the origin keep samples of this key's requests."""
     credential_id: Identifier | None = None
     """Upstream credential that is presented for this key."""
-
-
-class KeySeed(KeyPolicyConfig):
-    """A key of the configuration that is put into the store."""
-
-    id: Identifier
-    """Key id; has to be the one in the token."""
-    key: Secret
-    """Secret: the whole token, `sbp_<id>_<64 hex>` or `sk-<id>-<secret>`."""
 
 
 class CredentialSeed(Block):

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from sbproxy.config.core.origins import ProviderConfig
 from sbproxy.config.core.provider_catalog import base_url
 from sbproxy.errors.gateway import UnusableProvider
+from sbproxy.gateway.core.normalise import EngineLimits
 from sbproxy.gateway.core.surfaces import INFERENCE, Surface
 from sbproxy.gateway.exchange import HeaderPairs, Upstream
 
@@ -37,14 +38,19 @@ class ManagedProvider:
     deployment: str
     surfaces: frozenset[Surface]
     context_window: int | None = None
+    limits: EngineLimits = field(default_factory=EngineLimits)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What the catalog and the configuration say of a deployment's model; the context is that of one request."""
+    """What the catalog and the configuration say of a deployment's model; the context is that of one request.
+
+    ``slots`` is how many answers its engine gives at once.
+    """
 
     modality: str
     context_window: int | None = None
+    slots: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +80,8 @@ def compile_provider(origin: str, config: ProviderConfig, known: Mapping[str, Mo
         if facts is None:
             return ManagedProvider(config.name, config.deployment, INFERENCE)
         surfaces = _BY_MODALITY.get(facts.modality, frozenset())
-        return ManagedProvider(config.name, config.deployment, surfaces, facts.context_window)
+        limits = EngineLimits(facts.slots, facts.context_window)
+        return ManagedProvider(config.name, config.deployment, surfaces, facts.context_window, limits)
     upstream, prefix = _address(origin, config)
     return HostedProvider(
         config.name,

@@ -28,6 +28,13 @@ _FIELD_CHARACTERS = 100
 _MEDIA_WORDS = re.compile(r"(image|audio|video) input is not supported")
 # An embedding input is encoded in one batch, which holds a whole context; the engine calls a longer one its own fault.
 _TOO_LARGE = re.compile(r"input \(([0-9]{1,9}) tokens\) is too large to process\. .{0,80}batch size: ([0-9]{1,9})\)")
+# What an engine finds wrong while it reads a request and fills the chat template, it too calls its own fault.
+_OF_THE_REQUEST = re.compile(
+    r"Failed to parse (?:messages|tools)|Unable to generate parser|Unknown reasoning format"
+    r"|json\.exception\.type_error\.302|[Jj]inja|raise_exception|[Cc]hat template"
+    r"|at (?:row|line) [0-9]{1,9}, column [0-9]"
+)
+_LOOKED_AT_CHARACTERS = 4096
 _NO_LOGITS = "the current context does not logits computation"
 _NO_POOLING = "Pooling type 'none' is not OAI compatible"
 _WORD = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -57,7 +64,7 @@ def engine_refusal(status: int, body: bytes, *, model: str, surface: Surface) ->
     media = _MEDIA_WORDS.match(text)
     if media is not None:
         return UnsupportedContent(model, media[1])
-    if status in (400, 413, 422):
+    if status in (400, 413, 422) or _OF_THE_REQUEST.search(text, 0, _LOOKED_AT_CHARACTERS):
         return EngineRefused(model, status)
     return EngineFault(model, status, kind if isinstance(kind, str) and _KIND.fullmatch(kind) else "")
 

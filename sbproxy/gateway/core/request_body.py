@@ -1,7 +1,7 @@
 """Decides whether a JSON body is a request that may go on, and what of it changes on the way to the upstream.
 
-This is the cheap gate: shapes that an upstream would answer wrongly or dangerously. Repairing requests for one engine
-(parts, tools, sampling fields) is a step of its own between ``read_inference`` and ``body_for``, still to come.
+This is the cheap gate: shapes that an upstream would answer wrongly or dangerously. What requests to engines of ours
+become between ``read_inference`` and ``body_for`` is decided in ``normalise``.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ import orjson
 from sbproxy.errors.gateway import (
     InvalidRequest,
     MultipartRefused,
-    RemoteContentRefused,
-    UnsupportedContent,
     UnsupportedMediaType,
 )
 from sbproxy.gateway.core.surfaces import Surface
@@ -25,7 +23,6 @@ _BRACKETS = 250
 """Fewer opening brackets than this cannot nest too deeply, so nearly every body is spared the look."""
 _MODEL_CHARACTERS = 256
 _JSON_MEDIA = re.compile(rb"(?:application|text)/(?:[a-z0-9.-]{1,64}\+)?json")
-_MEDIA = {"image_url": "image", "input_audio": "audio", "file": "file", "video_url": "video"}
 
 
 @dataclass(slots=True)
@@ -105,26 +102,6 @@ def body_for(request: Inference, model: str) -> bytes:
     if request.stream and not request.wants_usage:
         document["stream_options"] = {**(document.get("stream_options") or {}), "include_usage": True}
     return orjson.dumps(document)
-
-
-def refuse_media(document: dict[str, Any], model: str) -> None:
-    """For chats with managed engines, which run text models: no images, sound or files, nothing to fetch from a URL.
-
-    Raises RemoteContentRefused for a remote URL (an engine that fetched it would be a way into this network) and
-    UnsupportedContent for inline media.
-    """
-    for at, message in enumerate(document.get("messages") or ()):
-        content = message.get("content")
-        if type(content) is not list:
-            continue
-        for index, part in enumerate(content):
-            kind = part["type"]
-            if kind in _MEDIA:
-                inner = part.get(kind)
-                url = inner.get("url") if isinstance(inner, dict) else inner
-                if isinstance(url, str) and not url.startswith("data:"):
-                    raise RemoteContentRefused(f"messages[{at}].content[{index}].{kind}.url")
-                raise UnsupportedContent(model, _MEDIA[kind])
 
 
 def _check_model(model: object) -> None:

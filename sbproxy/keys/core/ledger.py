@@ -56,7 +56,9 @@ class Bucket:
 
     __slots__ = ("held_micro_usd", "held_requests", "held_tokens", "micro_usd", "requests", "start", "tokens", "until")
 
-    def __init__(self, start: int = 0, until: float = -inf, requests: int = 0, tokens: int = 0, micro_usd: int = 0):
+    def __init__(
+        self, start: int = 0, until: float = -inf, requests: int = 0, tokens: int = 0, micro_usd: int = 0
+    ) -> None:
         self.begin(start, until)
         self.requests = requests
         self.tokens = tokens
