@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -23,7 +22,7 @@ from sbproxy.errors.keys import (
 )
 from sbproxy.keys.core.change import seeded
 from sbproxy.keys.core.record import CredentialRecord, Envelope, KeyBudget, KeyRecord, Material
-from sbproxy.keys.core.token import MAX_TOKEN, parse, verifier
+from sbproxy.keys.core.token import MAX_TOKEN, parse, token_digest, verifier
 from sbproxy.keys.credential_desk import new_material
 from sbproxy.keys.crypto import KeyMaterial, unseal
 from sbproxy.keys.ports import KeyStore
@@ -41,7 +40,7 @@ def _of_origin(origin: str, entries: Sequence[StaticCredential], pepper: bytes) 
     found: dict[bytes, KeyRecord] = {}
     for index, entry in enumerate(entries):
         token = entry.key.get_secret_value().encode()
-        digest = hmac.digest(pepper, token, "sha256")
+        digest = token_digest(token, pepper)
         where = f"origins.{origin}.credentials[{index}].key"
         if not 16 <= len(token) <= MAX_TOKEN:
             raise KeySettingInvalid(where, f"a key has 16 to {MAX_TOKEN} characters")

@@ -6,7 +6,6 @@ Digests of tokens lead to records; a stale answer of the store never replaces a 
 from __future__ import annotations
 
 import asyncio
-import hmac
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from typing import Final, Literal, TypeAlias
 from sbproxy.errors.keys import KeyRefused, KeyStoreFailed, KeyStoreUnavailable, KeyUnknown
 from sbproxy.keys.core.policy import lifecycle_refusal, policy_version
 from sbproxy.keys.core.record import DEFAULT_TENANT, KeyRecord
-from sbproxy.keys.core.token import MAX_TOKEN, Token, matches, parse, verifier
+from sbproxy.keys.core.token import MAX_TOKEN, Token, matches, parse, token_digest, verifier
 from sbproxy.keys.outage import Outage
 from sbproxy.keys.ports import KeyStore
 from sbproxy.keys.presented import HeaderPairs, PresentedKeys
@@ -124,7 +123,7 @@ class KeyDirectory:
 
     def digest(self, token: bytes) -> bytes:
         """What stands for a token in memory."""
-        return hmac.digest(self._pepper, token, "sha256")
+        return token_digest(token, self._pepper)
 
     def lookup(self, headers: HeaderPairs, origin: str, required: bool) -> Known | Unresolved | KeyRefused | None:
         """Who calls. ``origin`` is the key of ``origins``; ``required`` refuses a request without a key.
@@ -142,7 +141,7 @@ class KeyDirectory:
         header, token = found
         if len(token) > MAX_TOKEN:
             return KeyUnknown()
-        digest = hmac.digest(self._pepper, token, "sha256")
+        digest = token_digest(token, self._pepper)
         entry = static.get(digest) if static is not None else None
         if entry is None:
             entry = self._entries.get(digest)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -32,10 +33,11 @@ FILES = [HERE / f"test_{number:02}_{heading}.py" for number, heading in enumerat
 WAITS_FOR = {"cluster", "GPU", "M3", "M4", "macOS", "compression"}
 
 
-def named_in(path: Path) -> set[str]:
+@cache
+def named_in(path: Path) -> frozenset[str]:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
-    return {node.name for node in functions if node.name.startswith("test_")}
+    return frozenset(node.name for node in functions if node.name.startswith("test_"))
 
 
 def table(path: Path, name: str) -> dict[str, str]:

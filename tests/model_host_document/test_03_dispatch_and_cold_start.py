@@ -22,8 +22,9 @@ PROVED_ELSEWHERE = {
     "a draining generation takes nobody": "tests/modelhost/test_modelhost_host.py::test_stop_drains_and_a_later_request_starts_again",
     "a crash loop takes nobody": "tests/modelhost/test_modelhost_host.py::test_quick_exits_end_in_a_crash_loop_that_only_reset_clears",
     "whoever waits when a new generation is published is served by that one": "tests/modelhost/test_modelhost_eviction.py::test_a_rolling_replacement_takes_the_queue_over_in_its_order",
-    "a replica that fails before any output is retried on another, once": "tests/gateway/test_gateway_streams.py::test_there_is_one_only",
-    "the answer of a replica that crashed moves to the other": "tests/e2e/test_model_host_real.py::test_two_replicas_share_the_work_and_one_survives_the_other",
+    "a request whose replica fails before any output is tried again": "tests/gateway/test_gateway_streams.py::test_a_connection_that_fails_before_any_output",
+    "and there is one such retry only": "tests/gateway/test_gateway_streams.py::test_there_is_one_only",
+    "when one replica is killed the other serves": "tests/e2e/test_model_host_real.py::test_two_replicas_share_the_work_and_one_survives_the_other",
     "a slow client slows the engine's stream down": "tests/gateway/test_gateway_streams.py::test_back_pressure",
     "the list is filtered by what an origin allows": "tests/gateway/test_gateway_pipeline.py::test_it_is_filtered_by_the_origins_lists",
     "what failed inside keeps its words to the log": "tests/gateway/test_gateway_statuses.py::test_a_launch_that_failed_keeps_its_words_to_the_log",
@@ -155,8 +156,8 @@ def test_a_broken_deployment_is_listed_as_unavailable(cold: Daemon) -> None:
 def test_a_good_answer_adds_two_headers(world: tuple[Daemon, list[tuple[str, str]]]) -> None:
     """Which model was meant and which way it went; no other header of ours but the request's id."""
     handle, _ = world
-    for model, way in (("tiny", "local"), ("hosted", "external")):
-        answer = handle.chat(model)
+    for model, way, streamed in (("tiny", "local", False), ("tiny", "local", True), ("hosted", "external", False)):
+        answer = handle.chat(model, stream=streamed)
         assert answer.status == 200, answer.body
         ours = {name: value for name, value in answer.headers.items() if name.startswith("x-sbproxy")}
         assert ours == {"x-sbproxy-logical-model": model, "x-sbproxy-route-class": way}

@@ -24,7 +24,7 @@ PROVED_ELSEWHERE = {
     "the admin listener speaks TLS": "tests/admin/test_admin_listener.py::test_tls",
     "bad bodies of lifecycle actions": "tests/admin/test_admin_model_host.py::test_bad_bodies",
     "the cache as one node of a fleet": "tests/admin/test_admin_artifacts.py::test_the_cache_as_the_only_node_of_a_fleet",
-    "an unknown utilisation stays absent, and occupancy is another series": "tests/observe/test_observe_metrics.py::test_gauges_follow_their_owner",
+    "an unknown utilisation stays absent, and occupancy is another series": "tests/observe/test_observe_metrics.py::test_host_counters_and_gauges",
     "labels are bounded": "tests/observe/test_observe_metrics.py::test_combinations_are_bounded_and_no_request_is_lost",
     "the last error is bounded and scrubbed": "tests/admin/test_admin_model_host.py::test_errors_of_other_programs_are_scrubbed_and_masked",
     "the older body field model still names a deployment": "tests/admin/test_admin_model_host.py::test_the_older_key_still_names_a_deployment",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import re
 from dataclasses import dataclass, field
+from hashlib import blake2b
 
 from sbproxy.keys.core.record import KeyRecord
 
@@ -47,6 +48,11 @@ def rotatable(key_id: str) -> bool:
 def verifier(secret: str, pepper: bytes) -> str:
     """What is stored of a secret: ``hmac-sha256.v1``, hexadecimal."""
     return hmac.digest(pepper, secret.encode(), "sha256").hex()
+
+
+def token_digest(token: bytes, pepper: bytes) -> bytes:
+    """What stands for a whole token in memory, never in a store: a keyed BLAKE2b, at a third of an HMAC's cost."""
+    return blake2b(token, key=pepper, digest_size=16).digest()
 
 
 @dataclass(frozen=True, slots=True)
