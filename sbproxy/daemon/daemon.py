@@ -18,12 +18,14 @@ from sbproxy.admin.listener import AdminListener
 from sbproxy.admin.ports import AdminDeps, ComponentHealth
 from sbproxy.built import REVISION
 from sbproxy.config.core.document import SbConfig
+from sbproxy.config.core.key_rules import uses_keys
 from sbproxy.config.core.secret_values import secret_values
 from sbproxy.config.load import Loaded
 from sbproxy.daemon.artifact_control import ArtifactControl
 from sbproxy.daemon.checks import load_checked
 from sbproxy.daemon.desired_state import DesiredState
 from sbproxy.daemon.foundation import Foundation
+from sbproxy.daemon.governed import GovernedKeys
 from sbproxy.daemon.health import gateway_health, model_host_health
 from sbproxy.daemon.host_control import HostControl
 from sbproxy.daemon.listening import reserve
@@ -68,6 +70,7 @@ class Daemon:
         self._rooms = AsyncExitStack()
         self._devices: tuple[Device, ...] = ()
         self._reloads: set[asyncio.Task[None]] = set()
+        self._keys: GovernedKeys | None = None
         self.host: ModelHost
         self.runtime: Runtime
         self.reloader: ConfigReloader
@@ -147,6 +150,8 @@ class Daemon:
             jobs=store,
             metrics=metrics,
         )
+        if uses_keys(loaded.config):
+            self._keys = await GovernedKeys.open(loaded.config, foundation.cache_root / "keys", options.environ, rooms)
         gateway, server, requests = self._build_data_plane(loaded, foundation, metrics)
         runtime = self.runtime = Runtime(loaded, foundation, host=self.host, publish=self._publisher(gateway))
         self.reloader = ConfigReloader(runtime, environ=options.environ, metrics=metrics)
@@ -180,6 +185,7 @@ class Daemon:
             pool,
             RequestObserver(requests, metrics, self._value),
             metrics_text=metrics.text,
+            keys=self._keys.gate if self._keys is not None else None,
         )
         server = HttpServer(gateway, body_limit=gateway.body_limit)
         metrics.watch(
@@ -204,6 +210,7 @@ class Daemon:
             value=self._value.report,
             devices=lambda: self._devices,
             build_hash=REVISION,
+            keys=self._keys.administration if self._keys is not None else None,
         )
         await self._rooms.enter_async_context(AdminListener(build_app(deps), config.proxy.admin))
         _log.info("admin API on %s:%d", config.proxy.admin.bind, config.proxy.admin.port)
@@ -235,7 +242,10 @@ class Daemon:
         def publish(routes: RouteTable, loaded: Loaded) -> None:
             self._accept_secrets(loaded)
             gateway.publish(routes)
-            self._value.publish(compile_prices(loaded.config.origins, self.host.config.deployments))
+            prices = compile_prices(loaded.config.origins, self.host.config.deployments)
+            self._value.publish(prices)
+            if self._keys is not None:
+                self._keys.publish(loaded.config, prices)
 
         return publish
 
@@ -245,7 +255,8 @@ class Daemon:
 
     def _health(self) -> list[ComponentHealth]:
         starting = self.host.runtime_revision == 0 and bool(self.host.config.deployments)
-        return [gateway_health(self._phase), model_host_health(self.host.status(), starting=starting)]
+        keys = [] if self._keys is None else [self._keys.health()]
+        return [gateway_health(self._phase), model_host_health(self.host.status(), starting=starting), *keys]
 
     # --- taking down --------------------------------------------------------------------------------------------------
 

@@ -30,7 +30,8 @@ def routes_of(loaded: Loaded, foundation: Foundation, deployments: Deployments |
         for name, config in desired.items()
         if (model := models.get(ModelId(config.model))) is not None
     }
-    return compile_routes(loaded.config.origins, revision=loaded.revision, models=facts)
+    keys_required = loaded.config.proxy.key_management.inbound.require
+    return compile_routes(loaded.config.origins, revision=loaded.revision, models=facts, keys_required=keys_required)
 
 
 def _facts(model: CatalogModel, config: DeploymentConfig) -> ModelFacts:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from sbproxy.errors import SbproxyError
 from sbproxy.errors.gateway import UpstreamTimeout
 from sbproxy.gateway.call import Call
-from sbproxy.gateway.core.providers import HostedProvider
+from sbproxy.gateway.core.providers import JSON_HEADERS, HostedProvider
 from sbproxy.gateway.core.refusals import provider_refusal
 from sbproxy.gateway.core.request_body import body_for
-from sbproxy.gateway.exchange import UpstreamClient, UpstreamResponse
+from sbproxy.gateway.exchange import HeaderPairs, UpstreamClient, UpstreamResponse
 from sbproxy.gateway.relay import relay
 
 DEFAULT_TIMEOUT_S = 30.0
@@ -39,7 +39,7 @@ class HostedDispatch:
         try:
             path = provider.prefix + call.path
             response = await self._client.send(
-                provider.upstream, "POST", path, provider.headers, body, timeout_s=None, until=until
+                provider.upstream, "POST", path, _headers(call, provider), body, timeout_s=None, until=until
             )
             refused = await relay(call, response, provider.name)
         except UpstreamTimeout:
@@ -49,6 +49,14 @@ class HostedDispatch:
                 response.close()
         if refused is not None:
             raise _refusal(provider, call.model, model, response, refused)
+
+
+def _headers(call: Call, provider: HostedProvider) -> HeaderPairs:
+    """The provider's own, or with the credential that the caller's key is bound to in place of its credential."""
+    credential = call.governed.credential if call.governed is not None else None
+    if credential is None:
+        return provider.headers
+    return (*JSON_HEADERS, credential)
 
 
 def _refusal(

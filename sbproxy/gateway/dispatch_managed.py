@@ -65,7 +65,7 @@ class ManagedDispatch:
             return permit
         waited_from = call.clock()
         try:
-            return await self._managed.acquire(deployment, _PRIORITY)
+            return await self._managed.acquire(deployment, call.governed.priority if call.governed else _PRIORITY)
         finally:
             call.record.queued_ms = (call.record.queued_ms or 0.0) + (call.clock() - waited_from) * 1000
 

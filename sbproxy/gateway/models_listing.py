@@ -5,6 +5,7 @@ Contracts section 30. Nothing here names a node, a port or an engine.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -19,16 +20,20 @@ _ALWAYS = {"state": "ready", "ready_replicas": 1, "desired_replicas": 1}
 """Of an ordinary provider: whether it answers is known only by asking."""
 
 
-def models_page(origin: OriginRoutes, managed: ManagedModels) -> bytes:
-    """The whole list, in the order of the configuration."""
-    rows = [_row(model, provider, managed) for model, provider in origin.named.items()]
+def models_page(origin: OriginRoutes, managed: ManagedModels, allows: Callable[[str], bool] | None = None) -> bytes:
+    """The whole list, in the order of the configuration; ``allows`` is the caller's key."""
+    rows = [
+        _row(model, provider, managed) for model, provider in origin.named.items() if allows is None or allows(model)
+    ]
     return orjson.dumps({"object": "list", "data": rows})
 
 
-def model_page(origin: OriginRoutes, model: str, managed: ManagedModels) -> bytes:
+def model_page(
+    origin: OriginRoutes, model: str, managed: ManagedModels, allows: Callable[[str], bool] | None = None
+) -> bytes:
     """One model. Raises ModelNotFound; a name that an open provider would take is a model too."""
     provider = origin.provider_for(model)
-    if provider is None:
+    if provider is None or (allows is not None and not allows(model)):
         raise ModelNotFound(shown(model), origin.near(model))
     return orjson.dumps(_row(model, provider, managed))
 

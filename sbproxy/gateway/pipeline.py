@@ -31,6 +31,7 @@ from sbproxy.gateway.core.surfaces import find_target, shown
 from sbproxy.gateway.dispatch_hosted import HostedDispatch
 from sbproxy.gateway.dispatch_managed import ManagedDispatch
 from sbproxy.gateway.exchange import Exchange, Request, UpstreamClient
+from sbproxy.gateway.key_gate import KeyGate, allowed_by
 from sbproxy.gateway.models_listing import model_page, models_page
 from sbproxy.gateway.ports import ManagedModels, RequestSink
 from sbproxy.observe.core.record import RequestRecord
@@ -59,12 +60,14 @@ class Gateway:
         metrics_text: Callable[[], bytes],
         clock: Callable[[], float] = time.perf_counter,
         wall_clock: Callable[[], float] = time.time,
+        keys: KeyGate | None = None,
     ) -> None:
         self._routes = routes
         self._managed = managed
         self._local = ManagedDispatch(managed, upstream)
         self._hosted = HostedDispatch(upstream)
         self._sink = sink
+        self._keys = keys
         self._metrics_text = metrics_text
         self._clock = clock
         self._wall_clock = wall_clock
@@ -92,8 +95,13 @@ class Gateway:
         record.bytes_in = len(request.body)
         record.config_revision = routes.revision
         call = Call(exchange, record, request_id, self._clock)
+        keys, failure = self._keys, None
         try:
+            if keys is not None and origin is not None and request.path != "/metrics":
+                await keys.identify(call, origin)
             provider = self._route(call, origin)
+            if keys is not None and call.governed is not None and origin is not None and provider is not None:
+                provider = await keys.admit(call, origin, provider)
             if type(provider) is HostedProvider:
                 await self._hosted.run(call, provider)
             elif type(provider) is ManagedProvider:
@@ -102,6 +110,7 @@ class Gateway:
                 except NoReadyReplica as error:
                     await self._fall_back(call, origin, error)
         except SbproxyError as error:
+            failure = error
             answer_error(call, error)
         except asyncio.CancelledError:
             if not call.answered:
@@ -109,6 +118,8 @@ class Gateway:
                 record.error_class = record.error_code = "client_closed"
             raise
         finally:
+            if keys is not None and call.governed is not None:
+                keys.settle(call, failure)
             self._finish(call)
 
     async def _fall_back(self, call: Call, origin: OriginRoutes | None, error: NoReadyReplica) -> None:
@@ -116,6 +127,8 @@ class Gateway:
         if origin is None or not error.fallback:
             raise error
         for spare in origin.spares.get(call.model, ()):
+            if self._keys is not None and not self._keys.may_fall_back(call, spare):
+                continue
             call.record.failover_engaged = True
             try:
                 if type(spare) is ManagedProvider:
@@ -143,7 +156,11 @@ class Gateway:
             return None
         if target.surface == "models":
             model = target.model_id
-            page = models_page(origin, self._managed) if model is None else model_page(origin, model, self._managed)
+            allows = None if call.governed is None else allowed_by(call.governed.key)
+            if model is None:
+                page = models_page(origin, self._managed, allows)
+            else:
+                page = model_page(origin, model, self._managed, allows)
             answer(call, 200, (JSON,), page)
             return None
         call.path = target.path

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from sbproxy.engines.core.model import Endpoint
+from sbproxy.errors.keys import KeyRefused
+from sbproxy.keys.core.caller import Known, Unresolved
+from sbproxy.keys.core.record import KeyRecord
 from sbproxy.modelhost.core.status import Availability, Priority
 from sbproxy.observe.core.record import RequestRecord
+
+PriceOf = Callable[[str, str, str], tuple[int, int] | None]
+"""Micros for a million prompt and answer tokens of (origin, provider, model)."""
 
 
 class Permit(Protocol):
@@ -45,3 +52,33 @@ class RequestSink(Protocol):
     """Takes the record of every finished request. Called on the event loop; must not block or raise."""
 
     def finished(self, record: RequestRecord) -> None: ...
+
+
+class Keyring(Protocol):
+    """Virtual keys. Implemented by ``sbproxy.keys.directory.KeyDirectory``."""
+
+    def lookup(
+        self, headers: Sequence[tuple[bytes, bytes]], origin: str, required: bool
+    ) -> Known | Unresolved | KeyRefused | None:
+        """At once, without I/O. None: no key, and none is needed."""
+        ...
+
+    async def resolve(self, asked: Unresolved) -> Known | KeyRefused | None: ...
+
+
+class UpstreamHeader(Protocol):
+    @property
+    def header(self) -> bytes: ...
+
+    @property
+    def value(self) -> bytes: ...
+
+
+class CredentialVault(Protocol):
+    """The upstream credentials that keys are bound to. Implemented by ``sbproxy.keys.credentials.CredentialVault``."""
+
+    def cached(self, key: KeyRecord, provider: str, tenant_id: str) -> UpstreamHeader | None: ...
+
+    async def presented(self, key: KeyRecord, provider: str, tenant_id: str) -> UpstreamHeader:
+        """Raises CredentialUnusable or KeyStoreUnavailable."""
+        ...

@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 from sbproxy.errors.keys import KeyRefused, KeyStoreFailed, KeyStoreUnavailable, KeyUnknown
+from sbproxy.keys.core.caller import Known as Known
+from sbproxy.keys.core.caller import Unresolved as Unresolved
 from sbproxy.keys.core.policy import lifecycle_refusal, policy_version
 from sbproxy.keys.core.record import DEFAULT_TENANT, KeyRecord
 from sbproxy.keys.core.token import MAX_TOKEN, Token, matches, parse, token_digest, verifier
@@ -23,25 +25,6 @@ Posture = Literal["closed", "degraded", "open"]
 FOREVER: Final = float("inf")
 ATTEMPTS: Final = 3
 """How often a record is read again because it changed while it was being read."""
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """A usable key. ``header`` carried it, and must not go upstream."""
-
-    record: KeyRecord
-    policy_version: str
-    header: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Unresolved:
-    """Not cached: hand it to :meth:`KeyDirectory.resolve`."""
-
-    token: bytes = field(repr=False)
-    digest: bytes = field(repr=False)
-    header: bytes = b""
-    required: bool = False
 
 
 Found: TypeAlias = Known | KeyRefused | None

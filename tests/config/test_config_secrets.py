@@ -35,6 +35,13 @@ def test_positions() -> None:
         ("proxy", "admin", "password"),
         ("proxy", "admin", "operators", "*", "password"),
         ("origins", "*", "action", "providers", "*", "api_key"),
+        ("origins", "*", "credentials", "*", "key"),
+        ("proxy", "key_management", "crypto", "master_key"),
+        ("proxy", "key_management", "crypto", "pepper"),
+        ("proxy", "key_management", "governance", "backend", "url"),
+        ("proxy", "key_management", "seed", "credentials", "*", "secret"),
+        ("proxy", "key_management", "seed", "keys", "*", "key"),
+        ("proxy", "key_management", "store", "url"),
     }
 
 

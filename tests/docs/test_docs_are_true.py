@@ -15,6 +15,20 @@ from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
 from sbproxy.config.core.document import AdminConfig, AdminTlsConfig, OperatorConfig, ProxyConfig
+from sbproxy.config.core.key_management import (
+    CredentialSeed,
+    GovernanceBackend,
+    GovernanceConfig,
+    InboundConfig,
+    InboundHeader,
+    KeyCacheConfig,
+    KeyCryptoConfig,
+    KeyManagementConfig,
+    KeySeed,
+    KeyStoreConfig,
+    SeedConfig,
+    StaticCredential,
+)
 from sbproxy.config.core.model_host import CacheConfig, DeploymentConfig, EngineConfig, ModelHostConfig
 from sbproxy.config.core.origins import AiProxyAction, OriginConfig, ProviderConfig
 from sbproxy.config.core.serve import ServeConfig, ServeModelConfig
@@ -35,7 +49,19 @@ BLOCKS: dict[str, type[BaseModel]] = {
     "proxy.model_host.cache": CacheConfig,
     "proxy.model_host.engines.NAME": EngineConfig,
     "proxy.model_host.deployments.ID": DeploymentConfig,
+    "proxy.key_management": KeyManagementConfig,
+    "proxy.key_management.store": KeyStoreConfig,
+    "proxy.key_management.cache": KeyCacheConfig,
+    "proxy.key_management.crypto": KeyCryptoConfig,
+    "proxy.key_management.inbound": InboundConfig,
+    "proxy.key_management.inbound.headers[]": InboundHeader,
+    "proxy.key_management.governance": GovernanceConfig,
+    "proxy.key_management.governance.backend": GovernanceBackend,
+    "proxy.key_management.seed": SeedConfig,
+    "proxy.key_management.seed.keys[]": KeySeed,
+    "proxy.key_management.seed.credentials[]": CredentialSeed,
     "origins.HOST": OriginConfig,
+    "origins.HOST.credentials[]": StaticCredential,
     "origins.HOST.action": AiProxyAction,
     "origins.HOST.action.providers[]": ProviderConfig,
     "origins.HOST.action.providers[].serve": ServeConfig,

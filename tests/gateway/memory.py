@@ -16,6 +16,7 @@ from sbproxy.errors.gateway import UpstreamTooLarge
 from sbproxy.gateway.core.providers import ModelFacts
 from sbproxy.gateway.core.routes import RouteTable, compile_routes
 from sbproxy.gateway.exchange import NEVER, HeaderPairs, Request, Upstream, UpstreamResponse
+from sbproxy.gateway.key_gate import KeyGate
 from sbproxy.gateway.pipeline import Gateway
 from sbproxy.modelhost.core.status import Availability, Priority
 from sbproxy.observe.core.record import RequestRecord
@@ -295,6 +296,7 @@ class Rig:
     models: MemoryModels = field(default_factory=MemoryModels)
     sink: ListSink = field(default_factory=ListSink)
     metrics: Callable[[], bytes] = lambda: b"sbproxy_up 1\n"
+    keys: KeyGate | None = None
 
     def __post_init__(self) -> None:
         self.now = 100.0
@@ -306,6 +308,7 @@ class Rig:
             metrics_text=self.metrics,
             clock=lambda: self.now,
             wall_clock=lambda: 1_700_000_000.5,
+            keys=self.keys,
         )
 
     async def ask(self, path: str = "/v1/chat/completions", body: Any = None, **how: Any) -> MemoryExchange:

@@ -157,7 +157,7 @@ def test_the_metrics_of_the_page(served: Daemon) -> None:
     labels = [
         line
         for line in text.splitlines()
-        if line.startswith(("sbproxy_model_host", "sbproxy_managed")) and str(port) in line
+        if line.startswith(("sbproxy_model_host", "sbproxy_managed")) and str(port) in line.partition("}")[0]
     ]
     assert not labels
 

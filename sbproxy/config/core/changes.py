@@ -8,12 +8,14 @@ from typing import Any
 from pydantic import BaseModel
 
 from sbproxy.config.core.document import SbConfig
+from sbproxy.config.core.key_rules import uses_keys
 from sbproxy.config.core.tree import KeyPath, render
 
 RESTART_REQUIRED: tuple[KeyPath, ...] = (
     ("proxy", "http_bind_port"),
     ("proxy", "bind_address"),
     ("proxy", "admin"),
+    ("proxy", "key_management"),
 )
 
 
@@ -26,6 +28,9 @@ def restart_required(running: SbConfig, candidate: SbConfig) -> tuple[str, ...]:
         for step in path:
             before, after = getattr(before, str(step)), getattr(after, str(step))
         found.extend(render(changed) for changed in differences(before, after, path))
+    # The ledger of what keys have used is opened at the start.
+    if uses_keys(candidate) and not uses_keys(running):
+        found.append("origins (the first use of virtual keys)")
     return tuple(found)
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from sbproxy.config.core.fields import Block, FilePath, IpLiteral, Port, Secret, ShortName
+from sbproxy.config.core.key_management import KeyManagementConfig
 from sbproxy.config.core.model_host import ModelHostConfig
 from sbproxy.config.core.origins import OriginConfig
 
@@ -74,6 +75,8 @@ class ProxyConfig(Block):
     """The admin API."""
     model_host: ModelHostConfig = ModelHostConfig()
     """Models that this daemon runs itself."""
+    key_management: KeyManagementConfig = KeyManagementConfig()
+    """Virtual keys."""
     extensions: dict[str, Any] = {}
     """Opaque: kept and printed, never read by the daemon."""
 

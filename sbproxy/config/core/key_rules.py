@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from urllib.parse import urlsplit
 
+from sbproxy.config.core.document import SbConfig
 from sbproxy.config.core.findings import Finding
 from sbproxy.config.core.key_management import CredentialSeed, KeyManagementConfig, StaticCredential
 from sbproxy.config.core.secret_forms import may_be_shown
@@ -12,6 +13,17 @@ from sbproxy.config.core.tree import KeyPath, quoted
 
 KEY_MANAGEMENT: KeyPath = ("proxy", "key_management")
 REDIS_SCHEMES = ("redis", "rediss", "unix")
+
+
+def uses_keys(config: SbConfig) -> bool:
+    """Whether requests are asked for keys, or may bring some."""
+    actions = (origin.action for origin in config.origins.values())
+    return (
+        config.proxy.key_management.enabled
+        or config.proxy.key_management.inbound.require
+        or any(origin.credentials for origin in config.origins.values())
+        or any(action.require_governed_key for action in actions)
+    )
 
 
 def key_management_findings(config: KeyManagementConfig) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from sbproxy.config.core.document import SbConfig
 from sbproxy.config.core.findings import Finding
+from sbproxy.config.core.key_management import KeyManagementConfig
 from sbproxy.config.core.model_host import DeploymentConfig, ModelHostConfig
 from sbproxy.config.core.tree import KeyPath
 from sbproxy.config.core.unsupported import NOT_YET
@@ -20,12 +21,19 @@ def limit_findings(config: SbConfig) -> Iterator[Finding]:
     """Everything in the document that only a later version does."""
     host = config.proxy.model_host
     yield from _host(host)
+    yield from _keys(config.proxy.key_management)
     for deployment_id, deployment in host.deployments.items():
         yield from _deployment(deployment, (*_HOST, "deployments", deployment_id))
 
 
 def _refuse(path: KeyPath, what: str, instead: str = "") -> Finding:
     return Finding(path, f"{what} {NOT_YET}{f'; {instead}' if instead else ''}")
+
+
+def _keys(config: KeyManagementConfig) -> Iterator[Finding]:
+    if config.governance.missing_rate != "zero_cost":
+        path = ("proxy", "key_management", "governance", "missing_rate")
+        yield _refuse(path, config.governance.missing_rate, "use zero_cost")
 
 
 def _host(host: ModelHostConfig) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from sbproxy.config.core.fields import Block, Identifier, Name, Secret, ShortName
+from sbproxy.config.core.key_management import StaticCredential
 from sbproxy.config.core.model_host import ReferencePrice
 from sbproxy.config.core.serve import ServeConfig
 
@@ -61,6 +62,8 @@ class AiProxyAction(Block):
     """Model names that may not be used; wins over `allowed_models`."""
     max_body_size: Annotated[int, Field(ge=1, le=1 << 30)] = 64 << 20
     """Largest request body in bytes."""
+    require_governed_key: bool = False
+    """Refuse requests without a virtual key."""
 
 
 class OriginConfig(Block):
@@ -68,5 +71,7 @@ class OriginConfig(Block):
 
     action: AiProxyAction
     """What is served at this host."""
+    credentials: list[StaticCredential] = []
+    """Static keys of this origin."""
     extensions: dict[str, Any] = {}
     """Opaque: kept and printed, never read by the daemon."""

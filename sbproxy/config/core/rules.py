@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from sbproxy.config.core.document import AdminConfig, OperatorConfig, ProxyConfig, SbConfig
 from sbproxy.config.core.findings import Finding
+from sbproxy.config.core.key_rules import key_management_findings, static_key_findings
 from sbproxy.config.core.limits import limit_findings
 from sbproxy.config.core.model_host import DeploymentConfig, EngineConfig, ModelHostConfig
 from sbproxy.config.core.origin_rules import origin_findings
@@ -47,6 +48,9 @@ def rule_findings(config: SbConfig, declared: Declared) -> Iterator[Finding]:
     # The store may define what the file does not.
     stored = config.proxy.model_host.authority == "admin_managed"
     yield from origin_findings(config, declared.hosts, None if stored else declared.deployments)
+    yield from key_management_findings(config.proxy.key_management)
+    for host, origin in config.origins.items():
+        yield from static_key_findings(origin.credentials, ("origins", host, "credentials"))
     yield from limit_findings(config)
 
 

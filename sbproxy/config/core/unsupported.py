@@ -36,7 +36,6 @@ BY_BLOCK: Final[dict[str, frozenset[str]]] = {
             "secrets",
             "cluster",
             "config_authority",
-            "key_management",
             "l2_cache_settings",
             "l2_cache",
             "compression_state",
@@ -52,12 +51,14 @@ BY_BLOCK: Final[dict[str, frozenset[str]]] = {
             "device_parser_file",
         ]
     ),
+    "InboundConfig": frozenset(["provider_hints", "native_key_policy"]),
+    "KeyManagementConfig": frozenset(["oidc_claim_map"]),
+    "StaticCredential": frozenset(["compression_profile"]),
     "AdminConfig": frozenset(["trace_url_template", "prompt_persistence_path", "prompt_persistence_encryption"]),
     "OperatorConfig": frozenset({"tenant"}),
     "OriginConfig": frozenset(
         [
             "tenant_id",
-            "credentials",
             "authentication",
             "auth",
             "policies",
@@ -102,7 +103,6 @@ BY_BLOCK: Final[dict[str, frozenset[str]]] = {
             "usage_parser",
             "allow_request_timeout_override",
             "max_request_timeout_ms",
-            "require_governed_key",
             "capture_content",
         ]
     ),

@@ -31,6 +31,7 @@ class OriginRoutes:
     blocked: frozenset[str]
     max_body_bytes: int
     spares: Mapping[str, tuple[Provider, ...]] = field(default_factory=dict)
+    requires_key: bool = False
 
     def provider_for(self, model: str) -> Provider | None:
         """The provider that serves a public model name here, or None."""
@@ -61,19 +62,29 @@ class RouteTable:
 
 
 def compile_routes(
-    origins: Mapping[str, OriginConfig], *, revision: str, models: Mapping[str, ModelFacts] | None = None
+    origins: Mapping[str, OriginConfig],
+    *,
+    revision: str,
+    models: Mapping[str, ModelFacts] | None = None,
+    keys_required: bool = False,
 ) -> RouteTable:
-    """Routes for ``origins``. ``models`` is what is known of each deployment's model.
+    """Routes for ``origins``. ``models`` is what is known of each deployment's model; with ``keys_required`` no origin
+    answers a request without a virtual key.
 
     Raises UnusableProvider for a provider that no request could be sent to.
     """
     known = models or {}
     return RouteTable(
-        revision, compile_hosts({host: _compile_origin(host, origin.action, known) for host, origin in origins.items()})
+        revision,
+        compile_hosts(
+            {host: _compile_origin(host, origin.action, known, keys_required) for host, origin in origins.items()}
+        ),
     )
 
 
-def _compile_origin(host: str, action: AiProxyAction, known: Mapping[str, ModelFacts]) -> OriginRoutes:
+def _compile_origin(
+    host: str, action: AiProxyAction, known: Mapping[str, ModelFacts], keys_required: bool
+) -> OriginRoutes:
     allowed, blocked = frozenset(action.allowed_models), frozenset(action.blocked_models)
     offers: dict[str, list[Provider]] = {}
     open_provider: HostedProvider | None = None
@@ -95,7 +106,8 @@ def _compile_origin(host: str, action: AiProxyAction, known: Mapping[str, ModelF
     visible = {model: listed[0] for model, listed in offers.items() if routes.permits(model)}
     spares = {model: tuple(offers[model][1:]) for model in visible if len(offers[model]) > 1}
     default = next((model for model in defaults if model in visible), None)
-    return OriginRoutes(host, visible, open_provider, default, allowed, blocked, action.max_body_size, spares)
+    return OriginRoutes(host, visible, open_provider, default, allowed, blocked, action.max_body_size, spares,
+        keys_required or action.require_governed_key)  # fmt: skip
 
 
 def in_order(providers: list[ProviderConfig]) -> list[ProviderConfig]:

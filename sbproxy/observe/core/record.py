@@ -39,3 +39,5 @@ class RequestRecord:
     config_revision: str | None = None
     retry_count: int = 0
     failover_engaged: bool = False
+    api_key_id: str | None = None
+    key_mode: str | None = None
