@@ -149,6 +149,11 @@ class Deployment:
         return any(state in ("assigned", "preparing", "ready") for state in self._states)
 
     @property
+    def failed(self) -> bool:
+        """No engine of this generation runs, and one has failed."""
+        return not self.resident and "failed" in self._states
+
+    @property
     def _states(self) -> Iterator[ReplicaState]:
         return (replica.machine.state for replica in self.replicas)
 

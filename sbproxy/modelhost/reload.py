@@ -89,6 +89,20 @@ class Prepared:
         await self._start(rolling, tolerated)
         await self._drain_first(recreated)
         await self._start(recreated, ())
+        await asyncio.gather(*(self._revive(old[name]) for name in self._candidate.plan.preserved))
+
+    async def _revive(self, kept: Deployment) -> None:
+        """A warm deployment that is unchanged and has failed gets another try: whoever reloads may have mended what it
+        needs. It refuses nothing, for the old state has failed too; what stays down is named in the report."""
+        if not kept.config.warm or not kept.failed:
+            return
+        try:
+            async with asyncio.timeout(self._candidate.services.config.handoff_timeout_ms / 1000):
+                kept.reset()
+                await kept.start("warm")
+        except (SbproxyError, TimeoutError) as error:
+            log.error("%s is still failed after this reload: %s", kept.id, error)
+            self._degraded.append(kept.id)
 
     async def _start(self, names: Iterable[str], tolerated: Iterable[str]) -> None:
         slots = asyncio.Semaphore(self._candidate.services.config.max_parallel_prepares)

@@ -360,3 +360,17 @@ async def test_an_engine_failure_is_logged_with_what_follows(world: World, caplo
     assert said.levelname == "WARNING"
     expected = f"engine_failed deployment=chat generation=1 replica=0 pid={engine.pid} reason=engine_unhealthy:"
     assert said.getMessage() == f"{expected} crash: scripted; restart in 5 ms"
+
+
+async def test_a_reload_tries_a_failed_warm_deployment_again(world: World) -> None:
+    await world.apply(chat={"warm": True}, other={"model": "two"})
+    world.driver.script.extend([ExitKind.BAD_FILE])
+    world.driver.alive[0].die(ExitKind.BAD_FILE)
+    await world.until("chat", "failed")
+    prepared = await world.host.prepare(world.catalog, host_config(chat={"warm": True}, other={"model": "two"}))
+    report = await prepared.commit()
+    assert (report.preserved, report.degraded) == (("chat", "other"), ("chat",)), "it did not start, and is named"
+    prepared = await world.host.prepare(world.catalog, host_config(chat={"warm": True}, other={"model": "two"}))
+    assert (await prepared.commit()).degraded == ()
+    assert world.row("chat")["state"] == "ready"
+    assert world.row("chat")["generation"] == 1
