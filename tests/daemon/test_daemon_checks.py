@@ -53,7 +53,10 @@ def test_names_that_the_catalog_lacks(path: Path) -> None:
         "      d: {model: 5}\n",
     )
     assert found == [
-        "2: proxy.prt: unknown key; allowed: http_bind_port, bind_address, admin, model_host, key_management, extensions",
+        (
+            "2: proxy.prt: unknown key; allowed: http_bind_port, bind_address, admin, model_host, key_management,"
+            " extensions"
+        ),
         (
             f'5: {D}.a.model: there is no model "smollm2-135m-instruc" in the catalog;'
             " did you mean 'smollm2-135m-instruct'?"

@@ -17,6 +17,9 @@ from support.document_world import TINY_DEPLOYMENT, act, hosted_provider, manage
 pytestmark = pytest.mark.e2e
 
 PROVED_ELSEWHERE = {
+    "callers are authenticated by virtual keys": "tests/e2e/test_virtual_keys.py::test_without_a_key_nobody_is_answered_and_with_a_wrong_one_neither",
+    "priority comes with the key": "tests/gateway/test_gateway_keys.py::test_the_keys_class_is_the_priority_of_admission",
+    "cold_start fallback goes on to the next provider of the route": "tests/gateway/test_gateway_statuses.py::test_a_cold_deployment_with_fallback_goes_to_the_next_provider",
     "a caller waits for a slow cold start longer than the queue's patience, within the start's own bound": "tests/modelhost/test_modelhost_host.py::test_a_slow_load_outlives_the_queue_time_out",
     "the cap, the queue and its patience are enforced where the engine is": "tests/modelhost/test_modelhost_host.py::test_a_full_queue_and_a_late_permit_are_refused_by_name",
     "a draining generation takes nobody": "tests/modelhost/test_modelhost_host.py::test_stop_drains_and_a_later_request_starts_again",
@@ -31,8 +34,6 @@ PROVED_ELSEWHERE = {
     "without a file's word a file-managed deployment waits; a stored one must say": "tests/modelhost/test_desired_document.py::test_a_missing_cold_start_says_what_to_write",
 }
 NOT_ON_ONE_MACHINE = {
-    "callers are authenticated by virtual keys, and priority comes with the key": "M3",
-    "cold_start fallback goes on to the next provider of the route": "M3",
     "peers: envelopes, nonces, certificates, HTTP/2, failover between nodes": "cluster",
     "a cluster with certificates falls back when nothing is said": "cluster",
     "the route class peer": "cluster",

@@ -33,6 +33,7 @@ CONFIG = FAKE_ENGINE_CONFIG.replace(
 ) + managed("by-hand", "by-hand", "by-hand")
 
 PROVED_ELSEWHERE = {
+    "fallback goes on to the next provider": "tests/gateway/test_gateway_statuses.py::test_a_cold_deployment_with_fallback_goes_to_the_next_provider",
     "the model must be an id of the catalog, and a variant one of its own": "tests/daemon/test_daemon_checks.py::test_names_that_the_catalog_lacks",
     "a pinned variant is the one that is taken": "tests/catalog/test_catalog_resolve.py::test_a_pin_is_exact",
     "without a pin the first compatible variant is taken": "tests/catalog/test_catalog_resolve.py::test_the_first_compatible_variant_in_the_catalogs_order",
@@ -50,7 +51,6 @@ PROVED_ELSEWHERE = {
 NOT_ON_ONE_MACHINE = {
     "several variants in one deployment": "cluster",
     "required_labels and spread_by place over workers": "cluster",
-    "fallback goes on to the next provider": "M3",
     "fences, cursors and projections of a cluster worker": "cluster",
 }
 
