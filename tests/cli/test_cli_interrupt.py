@@ -32,7 +32,11 @@ def test_a_pull_that_is_interrupted_resumes(tmp_path: Path, ending: signal.Signa
             sys.executable, "-m", "sbproxy_cli", "models", "pull", "tiny-model", "--format", "json",
             "--catalog-file", str(catalog), "--cache-dir", str(cache),
         ]  # fmt: skip
-        child = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
+        child = subprocess.Popen(
+            line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(),
+            # Whoever runs the tests in the background has them ignore SIGINT, and children inherit that.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )  # fmt: skip
         deadline = time.monotonic() + 30
         while not any(path.is_file() and path.stat().st_size > 300 for path in cache.rglob("partials/*/*")):
             assert time.monotonic() < deadline
