@@ -183,6 +183,8 @@ def request_entry(record: RequestRecord) -> RequestEntry:
         bytes_in=record.bytes_in,
         bytes_out=record.bytes_out,
         streamed=record.streamed,
+        key_mode=record.key_mode or "none",
+        api_key_id=record.api_key_id,
         error_class=record.error_class,
         error_code=record.error_code,
         config_revision=record.config_revision,

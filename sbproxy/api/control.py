@@ -95,6 +95,7 @@ class RequestEntry(ApiAnswer):
     bytes_out: int | None = None
     streamed: bool | None = None
     key_mode: str = "none"
+    api_key_id: str | None = None
     error_class: str | None = None
     error_code: str | None = None
     config_revision: str | None = None

@@ -82,7 +82,6 @@ async def test_filters_and_paging() -> None:
         ("key_mode=x", "invalid_parameter", "key_mode"),
         ("method=", "invalid_parameter", "method"),
         ("status=200&status=500", "invalid_parameter", "status"),
-        ("api_key_id=abc", "unsupported_parameter", "api_key_id"),
         ("session_id=x", "unsupported_parameter", "session_id"),
         ("property_key=x", "unsupported_parameter", "property_key"),
         ("guardrail_action=block", "unsupported_parameter", "guardrail_action"),

@@ -52,6 +52,10 @@ def code_of(answer: Answer) -> tuple[int, str]:
     return answer.status, answer.json()["error"]["code"]
 
 
+def _rows(answer: Any) -> Any:
+    return answer if isinstance(answer, list) else answer["requests"]
+
+
 def usage(served: Daemon, key_id: str) -> Any:
     return served.ask("GET", f"/admin/keys/{key_id}/usage", admin=True).json()["usage"]
 
@@ -70,7 +74,8 @@ def test_a_minted_key_answers_and_its_use_is_counted(served: Daemon) -> None:
     assert counted["budget_tokens"]["used"] > 0
     assert counted["budget_tokens"]["reserved"] == 0
     assert counted["requests_per_minute"]["used"] == 1
-    rows = served.ask("GET", "/api/requests?limit=1", admin=True).json()
+    rows = served.ask("GET", f"/api/requests?api_key_id={key_id}", admin=True).json()
+    assert [(row["api_key_id"], row["key_mode"], row["status"]) for row in _rows(rows)] == [(key_id, "minted", 200)]
     assert token not in str(rows)
 
 

@@ -12,14 +12,13 @@ from itertools import islice
 from sbproxy.errors.observe import InvalidParameter, UnknownParameter, UnsupportedParameter
 from sbproxy.observe.core.record import RequestRecord
 
-SUPPORTED = ("status", "method", "path", "cache_status", "retried", "key_mode", "offset", "limit")
+SUPPORTED = ("status", "method", "path", "cache_status", "retried", "key_mode", "api_key_id", "offset", "limit")
 # In the document, but no record carries their data yet: an empty list would look like an answer.
 UNSUPPORTED = (
     "guardrail_action",
     "guardrail_category",
     "property_key",
     "property_value",
-    "api_key_id",
     "session_id",
 )
 CACHE_STATUSES = ("disabled", "miss", "hit", "semantic_hit")
@@ -39,6 +38,7 @@ class RequestFilter:
     path: str | None = None
     cache_status: str | None = None
     key_mode: str | None = None
+    api_key_id: str | None = None
     retried: bool | None = None
 
     def matches(self, record: RequestRecord) -> bool:
@@ -47,9 +47,10 @@ class RequestFilter:
             and (self.method is None or record.method.upper() == self.method)
             and (self.path is None or self.path in record.path)
             and (self.retried is None or (record.retry_count > 0) == self.retried)
-            # Without a cache or keys in this version every row is "disabled" and "none".
+            # Without a cache in this version every row is "disabled".
             and self.cache_status in (None, "disabled")
-            and self.key_mode in (None, "none")
+            and self.key_mode in (None, record.key_mode or "none")
+            and self.api_key_id in (None, record.api_key_id)
         )
 
     def select(self, newest_first: Iterable[RequestRecord]) -> list[RequestRecord]:
@@ -81,6 +82,7 @@ def parse_filter(parameters: Iterable[tuple[str, str]], max_entries: int) -> Req
         path=_text(given, "path"),
         cache_status=_choice(given, "cache_status", CACHE_STATUSES),
         key_mode=_choice(given, "key_mode", KEY_MODES),
+        api_key_id=_text(given, "api_key_id"),
         retried=None if (retried := _choice(given, "retried", ("true", "false"))) is None else retried == "true",
     )
 
