@@ -236,7 +236,7 @@ class LoopbackEngine:
         """Start the process. Only ever on the spawner's thread (see ``_SPAWNER``)."""
         launch, seat = self._launch, self._seat
         self._attempts_left -= 1
-        port, alias, api_key = _free_port(), f"m-{secrets.token_hex(8)}", secrets.token_urlsafe(32)
+        port, alias, api_key = _free_port(), f"m-{secrets.token_hex(8)}", secrets.token_hex(32)
         environ = {"HOME": str(seat.folder), **launch.environ, TOKEN_VARIABLE: seat.ticket.token}
         if launch.key_variable is None:
             _write_key(seat.key_file, api_key)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from sbproxy.catalog.core.model import Catalog, CatalogModel, ModelId, Requirements, Variant, VariantId, WorkerFacts
 from sbproxy.catalog.core.resolve import resolve
+from sbproxy.engines.core import sglang_argv
 from sbproxy.engines.registry import NAMES
 from sbproxy.errors.catalog import NoCompatibleVariant
 
@@ -36,3 +40,23 @@ def test_by_name_it_is_picked_and_only_by_name(engine: str) -> None:
     assert resolve(catalog("vllm", engine), "m", None, worker(*NAMES), engine).engine == engine
     with pytest.raises(NoCompatibleVariant, match=f"asked for by name: {engine}"):
         resolve(catalog(engine), "m", None, worker(*NAMES), "auto")
+
+
+def test_a_key_that_looks_like_an_option_is_still_a_key(tmp_path: Path) -> None:
+    package = tmp_path / "sglang"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "launch_server.py").write_text(
+        "import argparse\n"
+        "parser = argparse.ArgumentParser()\n"
+        "parser.add_argument('--api-key')\n"
+        "print(parser.parse_args().api_key)\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", sglang_argv.LAUNCHER],
+        env={"PYTHONPATH": str(tmp_path), sglang_argv.KEY_VARIABLE: "-key"},
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert (ran.stdout, ran.stderr) == ("-key\n", "")

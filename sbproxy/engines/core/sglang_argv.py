@@ -24,7 +24,7 @@ REQUIRED = ("--model-path", "--host", "--port", "--served-model-name", "--contex
 LAUNCHER = (
     "import os, runpy, sys; "
     f"key = os.environ.pop({KEY_VARIABLE!r}); "
-    f"sys.argv = [{MODULE!r}, *sys.argv[1:], '--api-key', key]; "
+    f"sys.argv = [{MODULE!r}, *sys.argv[1:], '--api-key=' + key]; "
     f"runpy.run_module({MODULE!r}, run_name='__main__')"
 )
 """Given to ``python -c``, so that the processes which SGLang spawns import no main module of ours again."""
